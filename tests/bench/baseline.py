@@ -20,10 +20,10 @@ from typing import cast
 import lmdb
 
 from tests.bench.clients import ClientFailed
+from tests.bench.codec import client_frame
 from tests.bench.machine import Meter, settle_on
 from tests.bench.rows import Row
 from tests.bench.scale import BODY_BYTES
-from tests.bench.speech import client_frame
 from tests.bench.world import HOST, World, check
 from tests.support.server import free_port
 

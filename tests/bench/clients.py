@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import cast
 
+from tests.bench.codec import AnyArrival, Codec, TokenCounter, client_frame
 from tests.bench.scale import PER_FRAME, STAMP_DIGITS
-from tests.bench.speech import AnyArrival, Speech, TokenCounter, client_frame
 
 _UPGRADE = (
     b"GET /v1/ws HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -36,8 +36,8 @@ class Client(asyncio.Protocol):
 
     awaited = b"connected"
 
-    def __init__(self, speech: Speech, port: int, token: str) -> None:
-        self.speech = speech
+    def __init__(self, codec: Codec, port: int, token: str) -> None:
+        self.codec = codec
         self.error: Exception | None = None
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.port = port
@@ -47,14 +47,14 @@ class Client(asyncio.Protocol):
         self._is_closing = False
 
     def hello(self) -> bytes:
-        return self.speech.say({"type": "connect", "token": self._token})
+        return self.codec.frame({"type": "connect", "token": self._token})
 
     def received(self, data: bytes) -> None:
         """Called with the bytes after the handshake."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.transport.write(_UPGRADE % (self.port, self.speech.subprotocol.encode()))
+        self.transport.write(_UPGRADE % (self.port, self.codec.subprotocol.encode()))
 
     def data_received(self, data: bytes) -> None:
         if self._is_open and self.ready.done():
@@ -73,7 +73,7 @@ class Client(asyncio.Protocol):
         self._await_ready()
 
     def _await_ready(self) -> None:
-        if self.speech.problem in self._head:
+        if self.codec.problem in self._head:
             self.fail(ClientFailed(f"refused: {self._head[:_SHOWN_BYTES]!r}"))
         elif self.awaited in self._head:
             head, self._head = self._head, b""
@@ -82,8 +82,8 @@ class Client(asyncio.Protocol):
 
     def answer_ping(self, data: bytes) -> None:
         """The server disconnects a client that is silent for half a minute."""
-        if len(data) < _SHORT_READ_BYTES and self.speech.ping in data:
-            self.transport.write(self.speech.pong)
+        if len(data) < _SHORT_READ_BYTES and self.codec.ping in data:
+            self.transport.write(self.codec.pong)
 
     def fail(self, error: Exception) -> None:
         if self.error is None and not self._is_closing:
@@ -104,16 +104,16 @@ class Client(asyncio.Protocol):
 class Publisher(Client):
     """Sends messages in frames, and counts those that the server confirms."""
 
-    def __init__(self, speech: Speech, port: int, token: str, *, queue: str, per_frame: int = PER_FRAME) -> None:
-        super().__init__(speech, port, token)
+    def __init__(self, codec: Codec, port: int, token: str, *, queue: str, per_frame: int = PER_FRAME) -> None:
+        super().__init__(codec, port, token)
         self.sent = 0
         self.acked = 0
         self.on_acked: Callable[[], None] | None = None
         self._queue = queue
         self._per_frame = per_frame
-        self._counter = TokenCounter(speech.accepted)
+        self._counter = TokenCounter(codec.accepted)
         self._frames: dict[int, bytes] = {}
-        one = speech.publish(queue, 1, b"0" * STAMP_DIGITS)
+        one = codec.publish(queue, 1, b"0" * STAMP_DIGITS)
         self._before, _, self._after = one.partition(b"0" * STAMP_DIGITS)
 
     @property
@@ -132,7 +132,7 @@ class Publisher(Client):
     def _frame(self, count: int) -> bytes:
         frame = self._frames.get(count)
         if frame is None:
-            frame = self._frames[count] = self.speech.publish(self._queue, count, now_stamp())
+            frame = self._frames[count] = self.codec.publish(self._queue, count, now_stamp())
         return frame
 
     def send_stamped(self) -> None:
@@ -141,7 +141,7 @@ class Publisher(Client):
         self.transport.write(self._before + now_stamp() + self._after)
 
     def received(self, data: bytes) -> None:
-        if self.speech.problem in data:
+        if self.codec.problem in data:
             self.fail(ClientFailed(f"a publish failed: {data[:_SHOWN_BYTES]!r}"))
             return
         self.answer_ping(data)
@@ -180,11 +180,11 @@ class FrameClient(Client):
         elif opcode == _CLOSE:
             self.fail(ClientFailed(f"the server closed: {payload!r}"))
         else:
-            for frame in self.speech.arrivals(payload):
+            for frame in self.codec.arrivals(payload):
                 if frame.problem is not None:
                     self.fail(ClientFailed(f"the server said {frame.problem}"))
                 elif frame.type == "ping":
-                    self.transport.write(self.speech.pong)
+                    self.transport.write(self.codec.pong)
                 else:
                     self.arrived(frame)
 
@@ -194,7 +194,7 @@ class Consumer(FrameClient):
 
     def __init__(
         self,
-        speech: Speech,
+        codec: Codec,
         port: int,
         token: str,
         *,
@@ -203,7 +203,7 @@ class Consumer(FrameClient):
         on_messages: Callable[[AnyArrival], None],
         ack_singly: bool = False,
     ) -> None:
-        super().__init__(speech, port, token)
+        super().__init__(codec, port, token)
         self._queue = queue
         self._credit = credit
         self._on_messages = on_messages
@@ -212,7 +212,7 @@ class Consumer(FrameClient):
 
     def hello(self) -> bytes:
         subscribe = {"type": "subscribe", "id": 7, "queue": self._queue, "credit": self._credit}
-        return super().hello() + self.speech.say(subscribe)
+        return super().hello() + self.codec.frame(subscribe)
 
     def pause(self) -> None:
         """Leaves messages unacked from now on, so that credit brings the server to a halt."""
@@ -229,7 +229,7 @@ class Consumer(FrameClient):
         elif frame.type == "deliver":
             receipts = [message.receipt for message in frame.messages]
             groups = [[receipt] for receipt in receipts] if self._ack_singly else [receipts]
-            acks = [self.speech.say({"type": "ack", "queue": self._queue, "receipts": group}) for group in groups]
+            acks = [self.codec.frame({"type": "ack", "queue": self._queue, "receipts": group}) for group in groups]
             self.transport.write(b"".join(acks))
             self._on_messages(frame)
 
@@ -248,8 +248,8 @@ class Tally:
             self.on_data()
 
 
-def _subscribe(speech: Speech, queue: str) -> bytes:
-    return speech.say({"type": "subscribe", "id": 7, "queue": queue})
+def _subscribe(codec: Codec, queue: str) -> bytes:
+    return codec.frame({"type": "subscribe", "id": 7, "queue": queue})
 
 
 class Reader(Client):
@@ -257,15 +257,15 @@ class Reader(Client):
 
     awaited = b"complete"
 
-    def __init__(self, speech: Speech, port: int, token: str, *, queue: str, tally: Tally) -> None:
-        super().__init__(speech, port, token)
+    def __init__(self, codec: Codec, port: int, token: str, *, queue: str, tally: Tally) -> None:
+        super().__init__(codec, port, token)
         self.count = 0
         self._queue = queue
         self._tally = tally
-        self._counter = TokenCounter(speech.message)
+        self._counter = TokenCounter(codec.message)
 
     def hello(self) -> bytes:
-        return super().hello() + _subscribe(self.speech, self._queue)
+        return super().hello() + _subscribe(self.codec, self._queue)
 
     def received(self, data: bytes) -> None:
         found = self._counter.feed(data)
@@ -278,15 +278,15 @@ class Reader(Client):
 class SamplingReader(FrameClient):
     """Reads a stream message by message, and checks each one's age, uniqueness and order."""
 
-    def __init__(self, speech: Speech, port: int, token: str, *, queue: str, tally: Tally) -> None:
-        super().__init__(speech, port, token)
+    def __init__(self, codec: Codec, port: int, token: str, *, queue: str, tally: Tally) -> None:
+        super().__init__(codec, port, token)
         self.count = 0
         self._queue = queue
         self._tally = tally
         self._last_seq = -1
 
     def hello(self) -> bytes:
-        return super().hello() + _subscribe(self.speech, self._queue)
+        return super().hello() + _subscribe(self.codec, self._queue)
 
     def arrived(self, frame: AnyArrival) -> None:
         if frame.type != "deliver":

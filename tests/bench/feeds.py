@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from tests.bench.clients import Publisher
+from tests.bench.codec import Codec, client_frame
 from tests.bench.scale import BODY_BYTES, PER_FRAME, STAMP_DIGITS
-from tests.bench.speech import Speech, client_frame
 
 Feed = Callable[[int], list[bytes]]
 """Returns the next `n` messages, each encoded."""
@@ -37,9 +37,9 @@ class FeedPublisher(Publisher):
     """Sends the messages of its feed, in frames of up to `per_frame` messages."""
 
     def __init__(
-        self, speech: Speech, port: int, token: str, *, queue: str, feed: Feed, per_frame: int = PER_FRAME
+        self, codec: Codec, port: int, token: str, *, queue: str, feed: Feed, per_frame: int = PER_FRAME
     ) -> None:
-        super().__init__(speech, port, token, queue=queue, per_frame=per_frame)
+        super().__init__(codec, port, token, queue=queue, per_frame=per_frame)
         self.feed = feed
         self._feed_per_frame = per_frame
         empty = _encode({"type": "publish", "id": 1, "queue": queue, "messages": []})

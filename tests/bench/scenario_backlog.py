@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from tests.bench.clients import ClientFailed, Publisher
+from tests.bench.codec import CODECS, Encoding
 from tests.bench.machine import Meter
 from tests.bench.rows import Row
 from tests.bench.scale import CONSUMERS, WINDOW_WIDE
 from tests.bench.scenario_publish import keep_full
 from tests.bench.scenario_work import Bench
-from tests.bench.speech import SPEECHES, Encoding
-from tests.bench.world import Server, World, close, connect, say_in, until
+from tests.bench.world import Server, World, client_args, close, connect, until
 
 EMPTY, FULL = "bench-empty", "bench-full"
 SLICES = 4
@@ -55,7 +55,7 @@ async def backlog(world: World, *, encoding: Encoding) -> Row:
 
 
 async def _fill(server: Server, wanted: int, encoding: Encoding) -> None:
-    [publisher] = await connect(lambda: Publisher(*say_in(SPEECHES[encoding], server), queue=FULL))
+    [publisher] = await connect(lambda: Publisher(*client_args(CODECS[encoding], server), queue=FULL))
     keep_full(publisher, WINDOW_WIDE, lambda: wanted - publisher.sent)()
     await until(lambda: publisher.acked == wanted, [publisher], lambda: f"{publisher.acked} of {wanted} stored")
     close([publisher])

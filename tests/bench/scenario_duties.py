@@ -18,14 +18,14 @@ import msgspec
 
 from gateway.dev_ca import create, issue
 from tests.bench.clients import Publisher
+from tests.bench.codec import CODECS, Codec, client_frame
 from tests.bench.rows import Row
 from tests.bench.scale import CONSUMERS, PER_FRAME, WINDOW_WIDE
 from tests.bench.scenario_publish import QUEUE
 from tests.bench.scenario_work import Bench
 from tests.bench.sides import PublishSide
-from tests.bench.speech import SPEECHES, Speech, client_frame
 from tests.bench.turns import Side, compare
-from tests.bench.world import ROOT, Server, World, connect, say_in
+from tests.bench.world import ROOT, Server, World, client_args, connect
 from tests.support.redis_server import RedisServer
 
 ISSUER = "https://issuer.bench"
@@ -69,8 +69,8 @@ Open = Callable[[Server, Duties], Awaitable[Side]]
 class DutyPublisher(Publisher):
     """Its frames differ in their keys, so each is built when it is sent."""
 
-    def __init__(self, speech: Speech, port: int, token: str, *, queue: str, duties: Duties) -> None:
-        super().__init__(speech, port, token, queue=queue)
+    def __init__(self, codec: Codec, port: int, token: str, *, queue: str, duties: Duties) -> None:
+        super().__init__(codec, port, token, queue=queue)
         self._number = 0
         mark = "#" * _KEY_DIGITS
         frame: dict[str, Any] = {"type": "publish", "id": 1, "queue": queue}
@@ -103,7 +103,7 @@ async def publish_narrow(server: Server, duties: Duties) -> PublishSide:
 
 async def _publisher(server: Server, duties: Duties) -> DutyPublisher:
     server.create(QUEUE, encrypted=duties.is_encrypted)
-    common = say_in(SPEECHES["msgpack"], server)
+    common = client_args(CODECS["msgpack"], server)
     [publisher] = await connect(lambda: DutyPublisher(*common, queue=QUEUE, duties=duties), tls=server.process.tls)
     return publisher
 
@@ -117,7 +117,7 @@ class WideSide(PublishSide):
 
 async def work(server: Server, duties: Duties) -> Bench:
     server.create(QUEUE, encrypted=duties.is_encrypted)
-    common = say_in(SPEECHES["msgpack"], server)
+    common = client_args(CODECS["msgpack"], server)
     bench = Bench(server, encoding="msgpack", make=lambda: DutyPublisher(*common, queue=QUEUE, duties=duties))
     await bench.open(CONSUMERS)
     return bench

@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.bench.clients import ClientFailed, Consumer, Publisher
+from tests.bench.codec import CODECS, AnyArrival
 from tests.bench.machine import Meter
 from tests.bench.rows import Row, percentiles_ms
 from tests.bench.scale import CONSUMERS, CREDIT, LATENCY_RATE, WINDOW_WIDE
 from tests.bench.scenario_publish import keep_full
 from tests.bench.scenario_work import Bench, Received, send_paced
-from tests.bench.speech import SPEECHES, AnyArrival
 from tests.bench.turns import PAIRS, TURNS_PER_MEASUREMENT
-from tests.bench.world import Server, World, check, close, connect, say_in, until
+from tests.bench.world import Server, World, check, client_args, close, connect, until
 
 CALM, BUSY = "bench-calm", "bench-busy"
 CALM_RATE = LATENCY_RATE
@@ -86,7 +86,7 @@ class Drain:
 
     @classmethod
     async def open(cls, server: Server) -> Drain:
-        drain, common = cls(server), say_in(SPEECHES["msgpack"], server)
+        drain, common = cls(server), client_args(CODECS["msgpack"], server)
         drain.consumers = await connect(
             lambda: _SlowConsumer(*common, queue=BUSY, credit=CREDIT, on_messages=drain.received.add), CONSUMERS
         )
@@ -122,7 +122,7 @@ async def _open(server: Server, queue: str, *, timed: bool = False) -> Bench:
 
 
 async def _fill(server: Server, wanted: int) -> None:
-    [publisher] = await connect(lambda: Publisher(*say_in(SPEECHES["msgpack"], server), queue=BUSY))
+    [publisher] = await connect(lambda: Publisher(*client_args(CODECS["msgpack"], server), queue=BUSY))
     keep_full(publisher, WINDOW_WIDE, lambda: wanted - publisher.sent)()
     await until(lambda: publisher.acked == wanted, [publisher], lambda: f"{publisher.acked} of {wanted} stored")
     close([publisher])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from tests.bench.clients import ClientFailed, Publisher, Reader, SamplingReader, Tally
+from tests.bench.codec import CODECS, Encoding
 from tests.bench.machine import Meter
 from tests.bench.rows import Row, percentiles_ms
 from tests.bench.scale import FANOUT_AHEAD_MAX, FANOUT_RATE
 from tests.bench.scenario_work import send_paced
-from tests.bench.speech import SPEECHES, Encoding
-from tests.bench.world import Server, World, close, connect, say_in, until
+from tests.bench.world import Server, World, client_args, close, connect, until
 
 STREAM = "bench"
 SAMPLED_EVERY = 10
@@ -24,7 +24,7 @@ class Audience:
         self.readers: list[Reader | SamplingReader] = []
 
     async def open(self, world: World, server: Server, encoding: Encoding) -> None:
-        common, size = say_in(SPEECHES[encoding], server), world.scale.subscribers
+        common, size = client_args(CODECS[encoding], server), world.scale.subscribers
         sampled = max(1, size // SAMPLED_EVERY)
         self.readers += await connect(lambda: SamplingReader(*common, queue=STREAM, tally=self.tally), sampled)
         self.readers += await connect(lambda: Reader(*common, queue=STREAM, tally=self.tally), size - sampled)

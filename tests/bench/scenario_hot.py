@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Self
 
 from tests.bench.clients import ClientFailed, Consumer, Publisher
+from tests.bench.codec import CODECS, AnyArrival
 from tests.bench.feeds import HOT, Feed
 from tests.bench.rows import Row
 from tests.bench.scale import CONSUMERS, CREDIT, STAMP_DIGITS, WINDOW, WORK_BACKLOG_MAX
 from tests.bench.scenario_publish import QUEUE, keep_full
 from tests.bench.scenario_work import Received, make_publisher
-from tests.bench.speech import SPEECHES, AnyArrival
-from tests.bench.world import Server, close, connect, say_in, until
+from tests.bench.world import Server, client_args, close, connect, until
 
 _HOLD_MS = 3_600_000
 _HOT_AT = slice(STAMP_DIGITS, STAMP_DIGITS + len(HOT))
@@ -43,7 +43,7 @@ class HotSide:
     @classmethod
     async def open(cls, server: Server, feed: Feed, *, holds: bool) -> Self:
         server.create(QUEUE, ordering="strict", lease_mode="memory", visibility_timeout_ms=_HOLD_MS)
-        common, received = say_in(SPEECHES["msgpack"], server), Received()
+        common, received = client_args(CODECS["msgpack"], server), Received()
         [publisher] = await connect(lambda: make_publisher(*common, QUEUE, feed=feed))
         kind = HoldingConsumer if holds else Consumer
         consumers = await connect(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from tests.bench.clients import Client, Consumer, Publisher, Reader, Tally
+from tests.bench.codec import CODECS, AnyArrival, Encoding
 from tests.bench.machine import Meter
 from tests.bench.rows import Row
 from tests.bench.scale import CREDIT
-from tests.bench.speech import SPEECHES, AnyArrival, Encoding
-from tests.bench.world import World, check, close, connect, say_in, until
+from tests.bench.world import World, check, client_args, close, connect, until
 
 STREAM, WORK = "bench-stream", "bench-work"
 SETTLE_S = 1.0
@@ -23,7 +23,7 @@ async def idle(world: World, *, encoding: Encoding) -> Row:
     with world.server(env=UNBOUND) as server:
         server.create(STREAM, kind="stream")
         server.create(WORK)
-        common = say_in(SPEECHES[encoding], server)
+        common = client_args(CODECS[encoding], server)
         tally, worked = Tally(), [0]
 
         def count(frame: AnyArrival) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.bench.clients import ClientFailed, Publisher
+from tests.bench.codec import CODECS, Encoding
 from tests.bench.http_client import HttpPublisher
 from tests.bench.machine import Meter
 from tests.bench.rows import Row, percentiles_ms
 from tests.bench.scale import HTTP_CONNECTIONS, PER_FRAME, WINDOW
-from tests.bench.speech import SPEECHES, Encoding
-from tests.bench.world import HOST, Served, Server, World, check, close, connect, say_in, until
+from tests.bench.world import HOST, Served, Server, World, check, client_args, close, connect, until
 
 QUEUE = "bench"
 
@@ -43,7 +43,7 @@ async def publish(
     with served(world) as server:
         server.create(QUEUE)
         [publisher] = await connect(
-            lambda: Publisher(*say_in(SPEECHES[encoding], server), queue=QUEUE, per_frame=per_frame)
+            lambda: Publisher(*client_args(CODECS[encoding], server), queue=QUEUE, per_frame=per_frame)
         )
         keep_full(publisher, window)()
         await asyncio.sleep(scale.warmup_seconds)

@@ -7,14 +7,14 @@ import random
 import time
 
 from tests.bench.clients import ClientFailed, Consumer, age_ns
+from tests.bench.codec import CODECS, AnyArrival
 from tests.bench.feeds import FeedPublisher, due_in, due_within
 from tests.bench.machine import Meter
 from tests.bench.rows import Row, percentiles_ms
 from tests.bench.scale import CONSUMERS, CREDIT, PER_FRAME, WINDOW_WIDE
 from tests.bench.scenario_publish import QUEUE, keep_full
 from tests.bench.scenario_work import Received
-from tests.bench.speech import SPEECHES, AnyArrival
-from tests.bench.world import Server, World, check, close, connect, say_in, until
+from tests.bench.world import Server, World, check, client_args, close, connect, until
 
 TAKE_SECONDS_MAX = 240.0
 """Messages with their own times are taken one by one."""
@@ -42,7 +42,7 @@ async def scheduled(world: World, *, is_each: bool = False) -> Row:
     with world.server() as server:
         server.create(QUEUE)
         received = Received()
-        common = say_in(SPEECHES["msgpack"], server)
+        common = client_args(CODECS["msgpack"], server)
         consumers = await connect(
             lambda: Consumer(*common, queue=QUEUE, credit=CREDIT, on_messages=received.add), CONSUMERS
         )
@@ -77,7 +77,7 @@ async def scheduled(world: World, *, is_each: bool = False) -> Row:
 
 async def _store(server: Server, wanted: int, due_s: float, *, per_time: int) -> None:
     feed = due_within(due_s, max(1, wanted // SPREAD_MESSAGES_PER_MS), per_time=per_time)
-    [publisher] = await connect(lambda: FeedPublisher(*say_in(SPEECHES["msgpack"], server), queue=QUEUE, feed=feed))
+    [publisher] = await connect(lambda: FeedPublisher(*client_args(CODECS["msgpack"], server), queue=QUEUE, feed=feed))
     keep_full(publisher, WINDOW_WIDE, lambda: wanted - publisher.sent)()
     await until(
         lambda: publisher.acked == wanted,
@@ -118,7 +118,7 @@ async def scheduled_exactness(world: World) -> Row:
             lags_ns.extend([age_ns(message.body, now_ns) for message in frame.messages])
             received.add(frame)
 
-        common = say_in(SPEECHES["msgpack"], server)
+        common = client_args(CODECS["msgpack"], server)
         [consumer] = await connect(lambda: Consumer(*common, queue=QUEUE, credit=CREDIT, on_messages=note))
         [publisher] = await connect(lambda: FeedPublisher(*common, queue=QUEUE, feed=due_in(0), per_frame=1))
         meter = Meter(server.process)

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.bench.clients import ClientFailed, Consumer, Publisher, age_ns
+from tests.bench.codec import CODECS, AnyArrival, Codec, Encoding
 from tests.bench.feeds import Feed, FeedPublisher
 from tests.bench.machine import Meter
 from tests.bench.rows import Row, percentiles_ms
 from tests.bench.scale import CONSUMERS, CREDIT, LATENCY_RATE, PER_FRAME, WINDOW, WORK_BACKLOG_MAX
 from tests.bench.scenario_publish import QUEUE, keep_full
-from tests.bench.speech import SPEECHES, AnyArrival, Encoding, Speech
-from tests.bench.world import Served, Server, World, check, close, connect, say_in, until
+from tests.bench.world import Served, Server, World, check, client_args, close, connect, until
 
 
 class Received:
@@ -42,12 +42,12 @@ class Received:
 
 
 def make_publisher(
-    speech: Speech, port: int, token: str, queue: str, per_frame: int = PER_FRAME, feed: Feed | None = None
+    codec: Codec, port: int, token: str, queue: str, per_frame: int = PER_FRAME, feed: Feed | None = None
 ) -> Publisher:
     """A publisher of plain bodies, or of what the feed gives."""
     if feed is None:
-        return Publisher(speech, port, token, queue=queue, per_frame=per_frame)
-    return FeedPublisher(speech, port, token, queue=queue, feed=feed, per_frame=per_frame)
+        return Publisher(codec, port, token, queue=queue, per_frame=per_frame)
+    return FeedPublisher(codec, port, token, queue=queue, feed=feed, per_frame=per_frame)
 
 
 class Bench:
@@ -80,7 +80,7 @@ class Bench:
         self._is_holding_back = False
 
     async def open(self, consumers: int) -> None:
-        common = say_in(SPEECHES[self._encoding], self.server)
+        common = client_args(CODECS[self._encoding], self.server)
         tls = self.server.process.tls
         make = self._make or (lambda: make_publisher(*common, self.queue, self._per_frame, self._feed))
         [self.publisher] = await connect(make, tls=tls)

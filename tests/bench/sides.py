@@ -9,14 +9,14 @@ from functools import partial
 from typing import Any
 
 from tests.bench.clients import Publisher
+from tests.bench.codec import CODECS
 from tests.bench.feeds import Feed
 from tests.bench.http_client import HttpPublisher
 from tests.bench.rows import Row
 from tests.bench.scale import CONSUMERS, HTTP_CONNECTIONS, PER_FRAME, WINDOW, WORK_BACKLOG_MAX
 from tests.bench.scenario_publish import QUEUE, check_stored, keep_full
 from tests.bench.scenario_work import Bench, make_publisher
-from tests.bench.speech import SPEECHES
-from tests.bench.world import HOST, Server, check, close, connect, say_in, until
+from tests.bench.world import HOST, Server, check, client_args, close, connect, until
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Way:
 
     async def publish(self, server: Server) -> PublishSide:
         server.create(QUEUE, **self.config)
-        common = say_in(SPEECHES["msgpack"], server)
+        common = client_args(CODECS["msgpack"], server)
         feed = self.feed and self.feed()
         [publisher] = await connect(lambda: make_publisher(*common, QUEUE, self.per_frame, feed))
         return PublishSide(server, publisher)

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from tests.bench.clients import Client, ClientFailed
+from tests.bench.codec import Codec
 from tests.bench.machine import Cores, settle_on
 from tests.bench.scale import CONNECT_SECONDS_MAX, CONNECTING_AT_ONCE_MAX, SETTLE_SECONDS_MAX, START_SECONDS_MAX, Scale
-from tests.bench.speech import Speech
 from tests.support.backends import ROLE, Backends
 from tests.support.server import PushqServer
 
@@ -177,6 +177,6 @@ async def until(
     check(watched)
 
 
-def say_in(speech: Speech, server: Server) -> tuple[Speech, int, str]:
+def client_args(codec: Codec, server: Server) -> tuple[Codec, int, str]:
     """The first arguments of every client."""
-    return speech, server.port, server.key
+    return codec, server.port, server.key

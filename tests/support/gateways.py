@@ -27,13 +27,13 @@ class Gateway:
         """`holds`: leases of an earlier connection."""
         self.messages = 0
         self.biggest_bytes = 0
-        """Over all frames of leases."""
+        """Bytes of chunks in the largest frame of leases."""
         self.idle = 0
-        """How often it was told that there is nothing."""
+        """How often it was told that nothing is ready."""
         self.tokens: dict[str, Bits] = {}
         """The leases received."""
         self.tries: list[int] = []
-        """Those of redelivered messages, as attempts."""
+        """Attempts of redelivered messages."""
         self.unknown: list[str] = []
         """Earlier leases that the backend does not know."""
         self.gone: dict[str, int] = {}

@@ -10,11 +10,11 @@ from typing import Final
 from backend_store.core.replication.limits import LAG_MS_MAX
 
 BEHIND_S: Final = LAG_MS_MAX / 1000
-"""So far behind a follower is in sync still, and may lead next."""
+"""A follower that lags by up to this time is still in sync, and may lead next."""
 
 
 class Losses:
-    """Told by the thread of the test, asked by that of the load."""
+    """Written by the test's thread, read by the load's thread."""
 
     def __init__(self) -> None:
         self._over: list[tuple[float, float]] = []
@@ -30,6 +30,6 @@ class Losses:
             self._since = None
 
     def excuse(self, confirmed_at: float) -> bool:
-        """Whether what was confirmed then may be lost."""
+        """Whether a message or ack confirmed at that time may be lost."""
         is_on = (since := self._since) is not None and confirmed_at >= since - BEHIND_S
         return is_on or any(began - BEHIND_S <= confirmed_at <= ended for began, ended in self._over)

@@ -20,7 +20,7 @@ class QueueLoad:
         self.name = name
         self.is_plain = is_plain
         self.refused: set[Name] = set()
-        """In a plain queue: messages whose calls were refused before they had any effect."""
+        """In a plain queue: messages that were refused for certain, and must not be stored."""
         self.history = KeyedHistory(is_ordered=losses is None and not is_plain)
         self.losses = losses
         self.is_recovering = False
@@ -36,13 +36,13 @@ class QueueLoad:
         """Why publishes were refused, and how often."""
         self.seen: list[str] = []
         self.latest_acked_sent_at = -math.inf
-        """For each acked message, when its newest attempt was sent."""
+        """When the newest of the acked messages was sent."""
         self.sent_at: dict[Name, float] = {}
         self.places: dict[Name, Place] = {}
         """The position from which each message was delivered."""
         self.acked_at: dict[Name, float] = {}
         self.last_acked_at: dict[Name, float] = {}
-        """Messages acked again after their ack was lost."""
+        """For messages acked again after their ack was lost: when that was."""
         self.acks_lost = 0
         """Confirmed acks lost with a leader in mode `async`: their messages were redelivered."""
         self.confirmed_at: dict[Name, float] = {}

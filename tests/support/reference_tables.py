@@ -158,7 +158,7 @@ def _replication() -> Table:
         [code(name), _allowed(name, get_args(kind)[0], REPLICATION_RANGES), words.marked(REPLICATION[name].means)]
         for name, kind in get_type_hints(Replication).items()
     )
-    return table(["Part", "Values", "What it says"], rows)
+    return table(["Part", "Values", "Meaning"], rows)
 
 
 def _calls() -> Table:
@@ -190,7 +190,7 @@ def _client_frames() -> Table:
 
 def _server_frames() -> Table:
     rows = ([code(_fields(kind)), words.paragraph(kind.__doc__ or "")] for kind in SERVER_FRAMES)
-    return table(["Frame", "What it says"], rows)
+    return table(["Frame", "Meaning"], rows)
 
 
 def _tag(kind: type[msgspec.Struct]) -> str:

@@ -142,9 +142,9 @@ SETTINGS = {
     "catalogue.identity_stale_max_s": "The same for keys and tenants, 5 to 86,400: a revoked key works at most "
     "this long.",
     "node.name": "The backend's name, unique in its cluster. Its certificate must be issued for it.",
-    "node.zone": "Where a backend or a gateway stands; the replicas of a shard are spread over zones, and what has no "
-    "key goes to independent hosts in the gateway's zone while one is there. Of the metadata service's hosts those "
-    "in the zone are asked first.",
+    "node.zone": "The zone of a backend or gateway. The replicas of a shard are spread over zones; messages without a "
+    "key go to independent hosts in the gateway's zone while one is available; and hosts of the metadata service in "
+    "the same zone are asked first.",
     "node.listen": "Listen address for other backends, with mutual TLS. Port 0 selects a free one.",
     "node.service": "Listen address for gateways, `HOST:PORT`, as listed in a gateway's `store.backends`.",
     "node.http": "Listen address for status: `/lbz`, `/health`, `/metrics`, without TLS.",

@@ -50,7 +50,7 @@ class Message:
     life: int = 0
     """Incremented when it moves or ends: decisions about an earlier life are void."""
     looks: dict[int, int] = field(default_factory=dict)
-    """The times at which the queue checked it after its expiry, by earlier commits."""
+    """When the queue checked it after its expiry: number of commits so far → time."""
     letter: dict[str, Any] | None = None
 
     def next_life(self, view: str, **changes: Any) -> Message:

@@ -38,7 +38,7 @@ _PACK = msgspec.msgpack.Decoder(Arrival[bytes] | list[Arrival[bytes]])
 AnyArrival = Arrival[str] | Arrival[bytes]
 
 
-class Speech:
+class Codec:
     """One encoding: how to build its frames, and what to look for in responses."""
 
     def __init__(self, encoding: Encoding) -> None:
@@ -54,9 +54,9 @@ class Speech:
         """Occurs once in each delivered message."""
         self.problem = b'"problem":' if is_json else b"\xa7problem"
         self.ping = self._encode({"type": "ping"})
-        self.pong = self.say({"type": "pong"})
+        self.pong = self.frame({"type": "pong"})
 
-    def say(self, value: Any) -> bytes:
+    def frame(self, value: Any) -> bytes:
         return client_frame(self._encode(value), self._opcode)
 
     def arrivals(self, payload: bytes) -> list[AnyArrival]:
@@ -65,8 +65,8 @@ class Speech:
 
     def publish(self, queue: str, count: int, stamp: bytes) -> bytes:
         body = stamp + _FILLER
-        said = body.decode() if self.encoding == "json" else body
-        return self.say({"type": "publish", "id": 1, "queue": queue, "messages": [{"body": said}] * count})
+        value = body.decode() if self.encoding == "json" else body
+        return self.frame({"type": "publish", "id": 1, "queue": queue, "messages": [{"body": value}] * count})
 
 
 def _compact(value: Any) -> bytes:
@@ -85,7 +85,7 @@ def client_frame(payload: bytes, opcode: int) -> bytes:
     return head + b"\0\0\0\0" + payload
 
 
-SPEECHES: dict[Encoding, Speech] = {"json": Speech("json"), "msgpack": Speech("msgpack")}
+CODECS: dict[Encoding, Codec] = {"json": Codec("json"), "msgpack": Codec("msgpack")}
 
 
 class TokenCounter:
