@@ -255,7 +255,7 @@ class FaultLoad:
         began = queue.asked[number] = time.monotonic()
         queue.sent_at.update(dict.fromkeys(names, began))
         for name in names:
-            queue.tell(name, "published")
+            queue.note(name, "published")
         messages = [
             {"body": list(name)} | ({} if queue.is_plain else {"key": name.key, "id": str(name)}) for name in names
         ]
@@ -274,7 +274,7 @@ class FaultLoad:
             for name, error in errors.items():
                 queue.codes[error["code"]] += 1
                 queue.details[f"{error['code']}: {error['detail']}"] += 1
-                queue.tell(name, json.dumps(error))
+                queue.note(name, json.dumps(error))
                 assert error["code"] in LATER, error
             if queue.is_plain:
                 queue.refused.update(name for name, error in errors.items() if error["code"] != "outcome-unknown")
@@ -318,7 +318,7 @@ class FaultLoad:
             answer = await socket.ask(within_s=ANSWER_S_MAX, type="ack", queue=queue.name, receipts=list(receipts))
             if answer["type"] == "ok":
                 for row, (_, name) in zip(answer["results"], receipts.items(), strict=True):
-                    queue.tell(name, f"ack: {row}")
+                    queue.note(name, f"ack: {row}")
                 for row, (receipt, name) in zip(answer["results"], list(receipts.items()), strict=True):
                     if row["ok"]:
                         queue.settled(name)
@@ -326,7 +326,7 @@ class FaultLoad:
                         del receipts[receipt]  # its current holder acks it
             else:
                 for name in receipts.values():
-                    queue.tell(name, f"ack: {answer}")
+                    queue.note(name, f"ack: {answer}")
                 assert answer["type"] == "error" and answer["problem"]["code"] in LATER, answer
             if receipts:
                 await asyncio.sleep(AGAIN_S)

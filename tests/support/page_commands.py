@@ -71,9 +71,9 @@ def _run(connection: socket.socket) -> None:
                 os.close(fd)
         either: list[socket.socket | Forked] = [connection, process]
         while process not in select.select(either, [], [])[0]:
-            told = connection.recv(PACKET_BYTES_MAX)
+            received = connection.recv(PACKET_BYTES_MAX)
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, int(told) if told else signal.SIGKILL)  # no data: it is gone
+                os.killpg(process.pid, int(received) if received else signal.SIGKILL)  # no data: it is gone
         code = process.wait()
         with suppress(OSError):
             # As in a shell: a process ended by a signal has exit code 128 plus its number.

@@ -171,19 +171,19 @@ class Bench(RuleBasedStateMachine):
 
     def give_back_some(self, chosen: list[Receipt], delay_ms: int) -> None:
         due_ms = self.world.now_ms + delay_ms if delay_ms else 0
-        told = partial(self._given_back, due_ms=due_ms)
-        self._ask(chosen, lambda queue, texts, reply: queue.give_back(texts, delay_ms, reply), told, ends=False)
+        on_verdict = partial(self._given_back, due_ms=due_ms)
+        self._ask(chosen, lambda queue, texts, reply: queue.give_back(texts, delay_ms, reply), on_verdict, ends=False)
 
     def extend_some(self, chosen: list[Receipt], visibility_ms: int) -> None:
         deadline_ms = self.world.now_ms + visibility_ms
-        told = partial(self._extended, deadline_ms=deadline_ms)
-        self._ask(chosen, lambda queue, texts, reply: queue.extend(texts, visibility_ms, reply), told, ends=False)
+        on_verdict = partial(self._extended, deadline_ms=deadline_ms)
+        self._ask(chosen, lambda queue, texts, reply: queue.extend(texts, visibility_ms, reply), on_verdict, ends=False)
 
     def _ask(
         self,
         chosen: list[Receipt],
         ask: Callable[[EmbeddedQueue, list[str], Callable[[list[Verdict] | PushqError], None]], None],
-        told: Callable[[Receipt, bool], None],
+        on_verdict: Callable[[Receipt, bool], None],
         *,
         ends: bool = True,
     ) -> None:
@@ -197,7 +197,7 @@ class Bench(RuleBasedStateMachine):
             self.model.now_ms = self.world.now_ms
             for one, verdict in zip(chosen, result, strict=True):
                 if verdict.ok or not self._is_undecided(one.fact):
-                    told(one, verdict.ok)
+                    on_verdict(one, verdict.ok)
 
         queue = self.world.queue(chosen[0].queue)
         self.world.tell(lambda: ask(queue, [one.text for one in chosen], reply))

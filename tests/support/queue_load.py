@@ -52,14 +52,14 @@ class QueueLoad:
         self.trail: defaultdict[Name, list[str]] = defaultdict(list)
         """What happened to each message, in order."""
 
-    def tell(self, name: Name, what: str) -> None:
-        self.trail[name].append(f"{time.monotonic():.3f} {what}")
+    def note(self, name: Name, event: str) -> None:
+        self.trail[name].append(f"{time.monotonic():.3f} {event}")
 
     def delivered(self, message: dict[str, Any], came_at: float) -> Name:
         name, place = Name(*message["body"]), (message.get("partition", 0), message["seq"])
         is_first = name not in self.places
         self.again += not is_first
-        self.tell(name, f"delivered at {place}, attempt {message['attempt']}")
+        self.note(name, f"delivered at {place}, attempt {message['attempt']}")
         if name in self.refused:
             self.seen.append(f"{name} was refused, but is present")
         acked_at = self.last_acked_at.get(name, math.inf)
@@ -98,7 +98,7 @@ class QueueLoad:
             self.highest[name.key] = name.number
 
     def confirmed(self, name: Name, place: Place) -> None:
-        self.tell(name, f"confirmed at {place}")
+        self.note(name, f"confirmed at {place}")
         self.history.confirm(name, place)
         self.confirmed_at[name] = time.monotonic()
 
@@ -108,7 +108,7 @@ class QueueLoad:
         return len(self.history.places) - len(self.history.settling) - len(self.skipped)
 
     def settled(self, name: Name) -> None:
-        self.tell(name, "acked")
+        self.note(name, "acked")
         self.history.ack([name])
         self.last_acked_at[name] = now = time.monotonic()
         self.acked_at.setdefault(name, now)

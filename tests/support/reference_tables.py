@@ -120,8 +120,8 @@ def _queue_settings() -> Table:
         choices = get_args(kind) if get_origin(kind) is Literal else ()
         default = words.marked(setting.default) if setting.default else code(defaults[name])
         change = f"No: {setting.fixed}." if setting.fixed else setting.change.capitalize() + "." * bool(setting.change)
-        told = (words.marked(text, choices) or "–" for text in (change, setting.means, setting.cost))
-        rows.append([code(name), _allowed(name, kind), default, *told])
+        texts = (words.marked(text, choices) or "–" for text in (change, setting.means, setting.cost))
+        rows.append([code(name), _allowed(name, kind), default, *texts])
     return table(["Setting", "Values", "Default", "A change counts", "What it does", "What it costs"], rows)
 
 

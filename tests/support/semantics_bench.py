@@ -140,11 +140,11 @@ class Bench(RuleBasedStateMachine):
             partition.tick(now_ms)
             self._arm(partition.next_wakeup_ms())
             lost = self.model.tick(now_ms)
-            told = [text for c, n in zip(self.consumers, before, strict=True) for text in c.lost_receipts[n:]]
+            reported = [text for c, n in zip(self.consumers, before, strict=True) for text in c.lost_receipts[n:]]
             known = {r: text for text, r, _ in self.issued}
             kept = [(m.token, m.number) for m in lost if m.holder >= 0]
-            assert len(told) == len(kept), f"{kept} ran out, {told} were reported"
-            assert set(told) >= {known[r] for r in kept if r in known}
+            assert len(reported) == len(kept), f"{kept} ran out, {reported} are reported"
+            assert set(reported) >= {known[r] for r in kept if r in known}
         assert not self.model.overdue(), "nothing has asked for a wake-up"
 
     def _open(self) -> None:

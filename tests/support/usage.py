@@ -25,8 +25,8 @@ def ledger_row(
 
 def span(from_: int, to: int, held: int, **counts: int) -> list[LedgerRow]:
     """All rows of one range."""
-    told = {"published": 0, **counts, "held": held}
-    return [ledger_row(from_, to, kind, count) for kind, count in told.items()]
+    kinds = {"published": 0, **counts, "held": held}
+    return [ledger_row(from_, to, kind, count) for kind, count in kinds.items()]
 
 
 def minute_row() -> MinuteRow:

@@ -40,8 +40,10 @@ def tables_of(session: SparkSession, source: Path, to: Path) -> dict[str, list[d
 
 def rows_of(session: SparkSession, table: Path) -> list[dict[str, Any]]:
     read = session.read.parquet(str(table))
-    told = read.select(F.to_json(F.struct("*")).alias("row")).collect()  # times in UTC, whatever this machine's zone
-    rows = [json.loads(one["row"]) for one in told]
+    collected = read.select(
+        F.to_json(F.struct("*")).alias("row")
+    ).collect()  # times in UTC, whatever this machine's zone
+    rows = [json.loads(one["row"]) for one in collected]
     return sorted(({name: _plain(value) for name, value in sorted(row.items())} for row in rows), key=json.dumps)
 
 
