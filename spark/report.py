@@ -69,8 +69,7 @@ class Column(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """`series` are names with one value per label. With `is_ranked`, the plot has horizontal bars of a single
-    series."""
+    """`series` are names with one value per label. With `is_ranked`, the plot has horizontal bars of one series."""
 
     title: str
     unit: str

@@ -115,8 +115,7 @@ LEDGER_FLOWS: Final = {
     "unexplained": 0,
     "held": 0,
 }
-"""The ledger's kinds, and whether a message of that kind adds to what is held (1), subtracts from it (-1), or
-neither."""
+"""The ledger's kinds, and whether messages of a kind add to those held (1), subtract from them (-1), or neither."""
 
 LATENCY_SECONDS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0)
 """Upper bounds of `latency_counts`, in seconds; the last count is of everything slower."""

@@ -110,8 +110,7 @@ class Keeper:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _revive(self) -> None:
-        """Restarts processes that were down for `DOWN_SECONDS`. One that dies meanwhile is restarted in the next
-        round."""
+        """Restarts processes that were down for `DOWN_SECONDS`. One that dies meanwhile waits for the next round."""
         while True:
             due = time.monotonic() - DOWN_SECONDS
             dead = {name for name, at_s in self._died_s.items() if at_s <= due}

@@ -30,8 +30,7 @@ Suggestion = Mapping[str, Any]
 
 
 def rules(suggested: Iterable[Suggestion]) -> dict[str, list[dict[str, Any]]]:
-    """The rules of each tenant, in the form that `POST /v1/alert-rules` takes. The first of several rules with the same
-    name wins."""
+    """The rules of each tenant, in the form that `POST /v1/alert-rules` takes. The first rule of a name wins."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for one in suggested:
         if (limit := _limit(one)) is not None and limit > 0:

@@ -1,5 +1,4 @@
-"""`anomalies`: hours in which a queue differs from the same hour of earlier weeks, and alert rules that follow from
-them."""
+"""`anomalies`: hours in which a queue differs from the same hour of earlier weeks, and the alert rules they suggest."""
 
 from __future__ import annotations
 

@@ -175,8 +175,7 @@ class Days:
 
 
 def _keep(frame: DataFrame) -> DataFrame:
-    """Materializes a frame that is used more than once, and cuts its lineage: otherwise Spark would plan all its inputs
-    each time."""
+    """Materializes a frame that is used repeatedly, and cuts its lineage: otherwise Spark replans all inputs."""
     return frame.localCheckpoint(storageLevel=StorageLevel.MEMORY_AND_DISK)
 
 

@@ -1,5 +1,4 @@
-"""`capacity_plan`: future load and cost of each queue and of the cluster, and a plan of partitions and moves as
-JSON."""
+"""`capacity_plan`: load and cost expected of each queue and the cluster, and a plan of partitions and moves as JSON."""
 
 from __future__ import annotations
 

@@ -114,8 +114,7 @@ class SumsReader(DataSourceReader):
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """Yields a file's lines in large pieces. Raises `columns.Odd` if the file is truncated, or its last line
-    incomplete."""
+    """Yields a file's lines in large pieces. Raises `columns.Odd` if the file or its last line is truncated."""
     rest = b""
     try:
         with gzip.open(path) as file:

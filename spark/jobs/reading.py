@@ -113,7 +113,6 @@ class Rows:
 
 
 def _with_text(schema: StructType) -> StructType:
-    """The schema with times as text, as in the files: their lexical order is their order in time, and nothing is
-    parsed."""
+    """The schema with times as text, as in the files: lexical order is order in time, and nothing is parsed."""
     types = [StringType() if isinstance(field.dataType, TimestampType) else field.dataType for field in schema.fields]
     return StructType([StructField(field.name, type_) for field, type_ in zip(schema.fields, types, strict=True)])

@@ -170,8 +170,7 @@ class Tables:
         shutil.rmtree(self.folder / _ASIDE, ignore_errors=True)
 
     def _move(self, aside: Path, whole: Iterable[str], gone: Iterable[str]) -> None:
-        """Moves the replaced data aside before the new data into place, so that no day is ever missing from the
-        disk."""
+        """Moves replaced data aside before new data into place: no day is ever missing from the disk."""
         days = {str(day.relative_to(aside)) for day in aside.glob("*/day=*")}
         changed = {*days, *whole, *gone}
         for name in sorted(changed):

@@ -112,8 +112,7 @@ class Gateway:
 
     def publish(self, queue: str, messages: Sequence[str], *, may_repeat: bool) -> list[dict[str, Any]]:
         """Returns the result of each message (a JSON text). A queue with several partitions may store some and refuse
-        others: only the refused ones are sent again. Raises `Refused` if one is refused for good; the others are
-        stored."""
+        others: only the refused ones are sent again. Raises `Refused` if one is refused for good; others are stored."""
         path = f"/v1/queues/{quote(queue, safe='')}/messages"
         patience = Patience(self._where, self._retry_s)
         found: list[dict[str, Any]] = [{} for _ in messages]

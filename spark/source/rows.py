@@ -59,8 +59,7 @@ SERVER_ID: Final = "^[0-9]{1,5}-[0-9a-f]{12,16}$"
 
 def told_apart(message_id: str | None, queue: str | None, uid: str | None) -> str | None:
     """The id to publish a message under. Server-assigned ids are unique only within a queue, so they are prefixed with
-    the queue's name and uid. A dead letter keeps the id of its original offset, not of its offset in the dead-letter
-    queue."""
+    the queue's name and uid. A dead letter keeps the id of its original offset."""
     if message_id is None or queue is None or uid is None or re.match(SERVER_ID, message_id) is None:
         return message_id
     return f"{queue}:{uid}:{message_id}"

@@ -89,8 +89,7 @@ def anomalies(hours: DataFrame, *, since: str, weeks_min: int, sigmas: float, me
 
 
 def suggestions(found: DataFrame) -> DataFrame:
-    """One row per queue and measure: a threshold that the baseline stays below, or above, and how often it was
-    crossed."""
+    """One row per queue and measure: a threshold that the baseline stays under or over, and how often it is crossed."""
     up = F.col("score") > 0
     return found.groupBy(*QUEUE, "measure", F.when(up, "above").otherwise("below").alias("side")).agg(
         F.count(F.lit(1)).alias("hours"),

@@ -30,8 +30,7 @@ PIECE: Final = [*DAY_LOG, "from", "to", "epoch", "at", "before", "held", *FLOWS]
 
 
 def parts_of(ledger: DataFrame) -> DataFrame:
-    """One row per range and day. Rows repeated in several files count once; `least_…` and `at_last` show
-    differences."""
+    """One row per range and day. Rows repeated across files count once; `least_…` and `at_last` show differences."""
     count, kind, at = F.col("count"), F.col("kind"), F.unix_millis(F.col("at"))
     return ledger.groupBy(F.to_date("at").alias("day"), *LOG, "from", "to").agg(
         F.min("epoch").alias("epoch"),

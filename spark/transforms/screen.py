@@ -29,8 +29,7 @@ _MASK: Final = (1 << HASH_BITS) - 1
 
 
 def sums_of(ledger: DataFrame) -> DataFrame:
-    """One row per `file`, day and hour of a log, from ledger rows whose `at` is text. `day` is null for an invalid
-    time."""
+    """One row per `file`, day and hour of a log, from ledger rows whose `at` is text. `day` is null if invalid."""
     kind, count = F.col("kind"), F.col("count")
     is_held = kind == "held"
     ends = F.xxhash64(F.col("from")).bitwiseXOR(F.xxhash64(F.col("to")))

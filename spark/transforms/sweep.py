@@ -28,8 +28,7 @@ IS_OPEN: Final = "starts <> 1 or ends <> 1"
 
 
 def points_of(ranges: DataFrame, log: list[str]) -> DataFrame:
-    """`POINT` rows of ranges with `log`, `from`, `to`, `before`, `held`, `at` (a number) and `epoch`: one per
-    offset."""
+    """`POINT` rows of ranges with `log`, `from`, `to`, `before`, `held`, `at` (a number), `epoch`: one per offset."""
     zero, none, one = F.lit(0).cast("long"), F.lit(None).cast("long"), F.lit(1).cast("long")
     begin = [F.col("from"), one, zero, F.col("before"), zero, F.col("at"), F.col("epoch"), none, none]
     end = [F.col("to"), zero, one, zero, F.col("held"), none, none, F.col("at"), F.col("epoch")]

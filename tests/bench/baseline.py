@@ -1,5 +1,4 @@
-"""What the machine is capable of right now: a sync, a commit, an echo. Ratios to these are robust against other
-load."""
+"""What the machine can do right now: a sync, a commit, an echo. Ratios to these are robust against other load."""
 
 from __future__ import annotations
 

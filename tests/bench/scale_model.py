@@ -137,8 +137,7 @@ def report(name: str, load: float, nodes: int) -> Cluster:
 
 
 def fill(clusters: int, seed: int = 7) -> tuple[int, float, float]:
-    """Places queues of uneven load until none fits; returns their number, their load in nodes, and the fullest
-    cluster."""
+    """Places queues of uneven load until none fits; returns their number, load in nodes, and the fullest cluster."""
     chance, load = random.Random(seed), Counter[str]()
     names = [f"cluster-{number}" for number in range(clusters)]
     placed, total = 0, 0.0

@@ -34,8 +34,7 @@ class DirectoryHosts:
         zones: Sequence[str] = (),
         tls: tuple[Pair, Path] | None = None,
     ) -> None:
-        """`flags`: additional command-line flags. `zones`: one per host. `tls`: the certificate of all hosts, and the
-        authority's file."""
+        """`flags`: more command-line flags. `zones`: one per host. `tls`: the hosts' certificate, and the CA file."""
         self.form = form
         self.names = [f"h{number}" for number in range(count)]
         self.urls: dict[str, str] = {}

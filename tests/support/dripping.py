@@ -45,8 +45,7 @@ class Dripping:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Dripping]:
-        """Closes every connection before it returns: an open one would be closed later, on an event loop that is
-        gone."""
+        """Closes every connection before it returns: an open one would be closed later, after its event loop."""
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         try:

@@ -214,8 +214,7 @@ def _become(request: dict[str, Any], fds: Sequence[int]) -> None:
 
 
 def _open_streams() -> None:
-    """Reopens the streams: the first process's know whether its own files were seekable or terminals, not whether ours
-    are."""
+    """Reopens the streams: the first process's remember whether its own files were seekable or terminals."""
     for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         was = getattr(sys, name)
         buffering = 1 if name == "stderr" else -1

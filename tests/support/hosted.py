@@ -1,5 +1,4 @@
-"""Programs on a simulated host: `pushq serve`, a DNS server, and a server that accepts connections but never
-responds."""
+"""Programs on a simulated host: `pushq serve`, a DNS server, and a server that accepts connections and stays silent."""
 
 from __future__ import annotations
 

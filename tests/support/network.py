@@ -16,8 +16,7 @@ class OutsideConnect(Exception):
 
 
 def refuse_outside() -> None:
-    """Refuses such connections for the rest of the process: an audit hook sees every connect, whatever library makes
-    it."""
+    """Refuses such connections for the rest of the process: an audit hook sees every connect of any library."""
     sys.addaudithook(_on_event)
 
 

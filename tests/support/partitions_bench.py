@@ -1,5 +1,4 @@
-"""Two partitioned queues of a real node side by side with their reference: what was asked, and where both must
-agree."""
+"""Two partitioned queues of a real node side by side with their reference: the requests, and where both must agree."""
 
 from __future__ import annotations
 

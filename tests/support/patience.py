@@ -26,8 +26,7 @@ times its limit. The long forms (`make overload`, `make storm`) enforce the limi
 
 
 def until(is_so: Callable[[], object], what: What = "", *, within_s: float = PATIENCE_S, look_s: float = 0.05) -> float:
-    """Polls until `is_so()`; returns the seconds that took. If it never is, the test fails with `what` in the
-    message."""
+    """Polls until `is_so()`; returns the seconds that took. If it never is, the test fails and names `what`."""
     began = time.monotonic()
     while not is_so():
         assert time.monotonic() - began < within_s, _never(is_so, what, within_s)

@@ -42,8 +42,7 @@ def draft(
 
 
 def publish(world: World, *drafts: Draft) -> list[Any]:
-    """Publishes in one call and one commit. Returns for each message its offset, its original, or the reason for its
-    refusal."""
+    """Publishes in one call and one commit. Returns each message's offset, its original, or why it was refused."""
     answers: list[Published | PushqError] = []
     blocks, order = blocks_of(drafts)
     world.partition.publish(blocks, answers.append)

@@ -14,8 +14,7 @@ ANSWER_S_MAX: Final = 60.0
 
 
 def recover(cluster: NettedCluster) -> int:
-    """Returns how many messages were published; the others had been sent again by their producers. Needs all
-    backends."""
+    """Returns how many messages were published; producers had sent the others again. Needs all backends."""
     gateway, published = cluster.gateways[0], 0
 
     def is_done() -> bool:

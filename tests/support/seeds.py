@@ -44,8 +44,7 @@ def is_gate() -> bool:
 
 
 def examples(in_gate: int, *, exploring: int) -> int:
-    """How many examples Hypothesis tries: few in the gate, more in `make explore`, and in a long form as many as its
-    profile says."""
+    """How many examples Hypothesis tries: few in the gate, more in `make explore`; a long form uses its profile."""
     if is_gate():
         return in_gate
     return exploring if settings.get_current_profile_name() == "explore" else settings().max_examples

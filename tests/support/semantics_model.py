@@ -19,8 +19,7 @@ EXPIRY_STEP_MS = 250
 EXPIRY_MS_MAX = 1000
 CLOCK_AHEAD_MS = 500
 LOOKS_MAX = 3
-"""Each check of a chunk is written before the next one, so this many may pass until the last of its messages is
-gone."""
+"""Each check of a chunk is written before the next one, so this many may pass until its last message is gone."""
 
 
 class SemanticsModel:
@@ -446,8 +445,7 @@ class SemanticsModel:
         return self.disk.live(view) - in_flight - delayed, in_flight, delayed
 
     def evicted(self, gone: Collection[Message], order: Callable[[Message], Any]) -> None:
-        """The lowest priority goes first, and its oldest message, among all that nobody holds. `order`: their
-        positions."""
+        """The lowest priority goes first, and its oldest message, among those that nobody holds. `order`: positions."""
         free = self.in_state("main", *FREE)
         first = sorted(free, key=order)[: len(gone)]
         numbers = sorted(m.number for m in gone)

@@ -61,8 +61,7 @@ class StreamWorld(World):
         return [self.stored(body).base for body in bodies]
 
     def stored_with_holes(self, *bodies: bytes, holes: int) -> int:
-        """Publishes messages, of which those at the bits of `holes` are dropped (repeats, say). Returns the first
-        seq."""
+        """Publishes messages; those at the bits of `holes` are dropped (as repeats, say). Returns the first seq."""
         [block] = plain_blocks(KIND_JSON, list(bodies))
         return self._stored(punch(block, holes))
 
