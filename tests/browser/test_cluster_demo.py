@@ -106,5 +106,5 @@ def test_the_page_fits_a_phone_and_every_button_says_what_it_kills(demo: Page) -
 
 def test_without_the_token_the_page_shows_nothing(page: Page, demo_url: str) -> None:
     page.goto(demo_url.partition("#")[0])
-    expect(page.locator("#status")).to_contain_text("Open the address that the command printed")
+    expect(page.locator("#status")).to_contain_text("Open the address printed by the command")
     expect(page.locator(".part")).to_have_count(0)
