@@ -1,5 +1,5 @@
-"""The state that an audit keeps of each day, and how new files change it. Files are read only once, except for those of
-a log's day that its sums no longer verify.
+"""The state that an audit keeps of each day, and how new files change it. A file is read only once, unless the sums of
+one of its days no longer verify that day.
 
 A log's day is stored in one of two tables: `audit_hours` has the sums of its hours, as long as these verify the day;
 `audit_ranges` has its ranges, if the sums do not, or if it was never screened. `audit_days` is the result of
@@ -199,5 +199,5 @@ def _together(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def _gathered(frame: DataFrame | None) -> DataFrame | None:
-    """Repartitions so that a tenant's day is written to few files, and to several only if it is large."""
+    """Repartitions so that each tenant's day is written to one file, or to several if it is large."""
     return None if frame is None else frame.hint("rebalance", *[F.col(name) for name in PARTITIONED_BY])
