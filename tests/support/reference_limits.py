@@ -349,6 +349,7 @@ GROUPS = (
             "backend_store.service.limits:GROUPS_PER_ASK_MAX": "",
             "backend_store.service.limits:RANGE_BYTES_PER_ASK_MAX": "",
             "backend_store.service.limits:RANGE_SECONDS_MAX": "",
+            "backend_store.remote.limits:LETTERS_CARRIED_MAX": "",
             "backend_store.remote.limits:LINE_CONNECT_SECONDS_MAX": "",
             "backend_store.remote.limits:OPERATOR_ASK_SECONDS_MAX": "",
             "backend_store.remote.limits:LINE_RECONNECT_SECONDS_MAX": "",
