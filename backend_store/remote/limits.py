@@ -45,6 +45,9 @@ LINE_FRAME_BYTES_SOFT_MAX: Final = 1024 * 1024
 """A frame of publishes ends with the publish that passes this size."""
 SETTLE_MS_MAX: Final = 10_000
 """How long acks, nacks and extensions wait for a backend."""
+TAKE_OVER_MS_MAX: Final = 1_000
+"""How long a request for another gateway's leases waits for a backend: the client of a session waits for all of them.
+"""
 ACK_WAIT_MS: Final = 2
 """How long an ack whose answer no consumer waits for may wait for a publish to share a commit with."""
 ASK_MS_MAX: Final = 5_000

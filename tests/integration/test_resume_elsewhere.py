@@ -300,3 +300,66 @@ async def test_a_partition_of_a_group_with_offsets_stays_with_the_consumer_that_
             await other.publish(stream, 6)
             assert await other.is_quiet()
             assert await acked(again, stream, held) == [True, True]
+
+
+async def test_dead_letters_that_a_session_holds_come_along(first: PushqServer, second: PushqServer) -> None:
+    queue = f"q{next(_numbers)}"
+    dead = f"{queue}.dead"
+    create_queue(first, queue, max_attempts=1)
+    async with Client(first) as client:
+        await client.publish(queue, *range(2))
+        await client.subscribe(queue, credit=2)
+        receipts = [message["receipt"] for message in await client.messages(2)]
+        await client.ask(type="nack", queue=queue, receipts=receipts)
+        await client.subscribe(dead, credit=2)
+        held = await client.messages(2)
+        await client.cut()
+    async with Client(second, resume=client.session) as again, Client(first) as other:
+        assert again.connected["resumed"]
+        await again.subscribe(dead, credit=2)
+        await other.subscribe(dead, credit=2)
+        assert await again.is_quiet() and await other.is_quiet()
+        assert await acked(again, dead, held[:1]) == [True]
+        await again.socket.close()
+        assert [(m["body"], m["attempt"]) for m in await other.messages(1)] == [
+            (held[1]["body"], held[1]["attempt"] + 1)
+        ]
+
+
+async def test_what_was_delivered_at_most_once_does_not_come_again_elsewhere(
+    first: PushqServer, second: PushqServer
+) -> None:
+    queue = f"q{next(_numbers)}"
+    create_queue(first, queue, delivery="at_most_once")
+    async with Client(first) as client:
+        await client.publish(queue, *range(4))
+        await client.subscribe(queue, credit=2)
+        assert [m["body"] for m in await client.messages(4)] == [0, 1, 2, 3], "nothing is acked"
+        await client.cut()
+    async with Client(second, resume=client.session) as again:
+        assert again.connected["resumed"]
+        await again.subscribe(queue, credit=2)
+        assert await again.is_quiet()
+        await again.publish(queue, 4, 5, 6)
+        assert [m["body"] for m in await again.messages(3)] == [4, 5, 6]
+
+
+async def test_an_encrypted_queues_messages_come_along_and_open_elsewhere(
+    first: PushqServer, second: PushqServer
+) -> None:
+    queue = f"q{next(_numbers)}"
+    create_queue(first, queue, encrypted=True)
+    async with Client(first) as client:
+        await client.publish(queue, *range(3))
+        await client.subscribe(queue, credit=2)
+        held = await client.messages(2)
+        await client.cut()
+    async with Client(second, resume=client.session) as again:
+        await again.subscribe(queue, credit=2)
+        assert await again.is_quiet()
+        row = await again.ask(type="nack", queue=queue, receipts=[held[1]["receipt"]], reason="not now")
+        assert row["results"][0]["ok"]
+        returned = await again.messages(1)
+        assert [(m["body"], m["attempt"]) for m in returned] == [(1, 2)]
+        assert await acked(again, queue, [held[0], *returned]) == [True, True]
+        assert [m["body"] for m in await again.messages(1)] == [2]

@@ -379,6 +379,7 @@ GROUPS = (
             "backend_store.remote.limits:TAIL_WAIT_SECONDS_MAX": "",
             "backend_store.remote.limits:LINE_FRAME_BYTES_SOFT_MAX": "",
             "backend_store.remote.limits:SETTLE_MS_MAX": "",
+            "backend_store.remote.limits:TAKE_OVER_MS_MAX": "",
             "backend_store.remote.limits:ACK_WAIT_MS": "",
             "backend_store.remote.limits:ASK_MS_MAX": "",
             "backend_store.remote.limits:LATE_ANSWER_MS": "",

@@ -43,7 +43,13 @@ from backend_store.model import (
 )
 from backend_store.node.limits import PEEK_LEASES_MAX
 from backend_store.node.views.group import Mode
-from backend_store.remote.limits import ACK_WAIT_MS, LOOK_WAIT_SECONDS_MAX, SEALS_AFTER_SECONDS, SETTLE_MS_MAX
+from backend_store.remote.limits import (
+    ACK_WAIT_MS,
+    LOOK_WAIT_SECONDS_MAX,
+    SEALS_AFTER_SECONDS,
+    SETTLE_MS_MAX,
+    TAKE_OVER_MS_MAX,
+)
 from backend_store.remote.line.line import Call
 from backend_store.remote.line.recalls import Recalls
 from backend_store.remote.queues.grants import Grants
@@ -483,7 +489,7 @@ class RemoteQueue(Redriving, Ranges):
         line = self.home.line
         sent = {token: of_bits(bits) for token, bits in wanted.items()}
         frame = Settle(line.next_number(), self.place_there, "take", sent)
-        line.call(Call(frame, told, line.now_ms() + SETTLE_MS_MAX, may_repeat=True))
+        line.call(Call(frame, told, line.now_ms() + TAKE_OVER_MS_MAX, may_repeat=True))
         return await answer
 
     def _ask(
