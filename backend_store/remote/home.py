@@ -44,6 +44,7 @@ from backend_store.wire.store_frames import (
     Handed,
     Leases,
     Place,
+    Settle,
     Sought,
     Tails,
     of_bits,
@@ -197,6 +198,13 @@ class Home:
             unknown.setdefault(place, []).append(token)
         for queue in self.queues():
             queue.line_opened(unknown.get(queue.place_there, ()))
+        self.keep_leases()
+
+    def keep_leases(self) -> None:
+        """If this gateway stops, has the backend keep the leases of its consumers for a while."""
+        place = next((queue.place_there for queue in self.queues() if queue.stock.is_held), None)
+        if self._store.keeps_ms and place is not None:
+            self.line.tell(Settle(0, place, "keep", {}, self._store.keeps_ms))
 
     def lost(self) -> None:
         self._is_midway = False

@@ -73,7 +73,7 @@ from backend_store.service.defining import CreateQueue, DeleteQueue, GoneQueues,
 from backend_store.service.definitions import Definitions as News
 from backend_store.service.reports import Report, TakeReport
 from backend_store.service.sessions import GiveSession
-from backend_store.wire.store_frames import Greeted, Place, Settle
+from backend_store.wire.store_frames import Greeted, Place
 
 __all__ = ["ClusterAt", "Landing", "RemoteBackends"]
 
@@ -115,6 +115,8 @@ class RemoteBackends:
         self._tasks: set[asyncio.Task[None]] = set()
         self.known = Known(looking_up, self.background)
         self._on_deleted: Callable[[RemoteQueue], None] = lambda queue: None
+        self.keeps_ms = 0
+        """How long backends keep the leases of this gateway's consumers beyond its end, if it stops now."""
         self.sought: Callable[[str, str], None] = self._has_no_session
         """Called with a session and its principal when another gateway is to resume it; answered by `GiveSession`."""
         self.metadata = RemoteDefinitions(self.ask, MovedAnywhere(lambda: [home.moved for home in self.homes]))
@@ -202,10 +204,9 @@ class RemoteBackends:
 
     def keep_leases(self, milliseconds: int) -> None:
         """Asks backends to keep the leases of this gateway's consumers for so long after it has stopped."""
+        self.keeps_ms = milliseconds
         for home in self.homes:
-            place = next((queue.place_there for queue in home.queues() if queue.stock.is_held), None)
-            if place is not None:
-                home.line.tell(Settle(0, place, "keep", {}, milliseconds))
+            home.keep_leases()
 
     def on_deleted(self, told: Callable[[RemoteQueue], None]) -> None:
         """Sets the callback for queues that were deleted elsewhere."""

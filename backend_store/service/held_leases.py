@@ -165,10 +165,12 @@ class HeldLeases:
     # ------------------------------------------------------------------------------------- beyond this gateway
 
     def detach(self, grouped: Mapping[str, int]) -> None:
-        """These messages stay leased when the gateway has ended."""
+        """These messages stay leased when the gateway has ended; stored leases at the next leader, too."""
         for token, bits in grouped.items():
-            if token in self._held:
+            if (known := self._held.get(token)) is not None:
                 self._detached[token] = self._detached.get(token, 0) | bits
+                if (view := known.view) is not None and view.core.detach(known.lease, bits & known.bits):
+                    view.partition.ride_along()
 
     def take(
         self,
@@ -302,6 +304,15 @@ class HeldLeases:
         begin: another look follows."""
         if self._looking is None:
             self._accounted += bits.bit_count()
+
+
+def detach_kept(kept: Mapping[str, View], grouped: Mapping[str, int]) -> None:
+    """The same for leases of a gateway that has not come since this process leads."""
+    for token, bits in grouped.items():
+        view = kept.get(token)
+        lease = view.core.leases.get(token) if view is not None else None
+        if view is not None and lease is not None and view.core.detach(lease, bits):
+            view.partition.ride_along()
 
 
 def _pass_to_nobody(known: _Held, bits: int) -> View | None:

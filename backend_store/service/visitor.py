@@ -39,7 +39,7 @@ from backend_store.node.views.view import View
 from backend_store.service.ask_room import AskRoom
 from backend_store.service.asked import queue_at
 from backend_store.service.handing import Grant, counter_of, frames_of
-from backend_store.service.held_leases import HeldLeases, take_back_unsent
+from backend_store.service.held_leases import HeldLeases, detach_kept, take_back_unsent
 from backend_store.service.limits import (
     GAPS_IN_DOUBT_MAX,
     SESSION_KEEP_SECONDS_MAX,
@@ -335,8 +335,12 @@ class Visitor:
     def _detach_elsewhere(self, extended: Mapping[str, int]) -> None:
         """A client extended leases here that it got by another gateway: they do not end with that one."""
         strange = {token: bits for token, bits in extended.items() if token not in self.leases}
-        for other in self._service.visitors.values() if strange else ():
+        if not strange:
+            return
+        for other in self._service.visitors.values():
             other.leases.detach(strange)
+        for kept in self._store.node.kept_at.values():
+            detach_kept(kept, strange)
 
     def _judge(self, number: int, done: Mapping[str, int]) -> None:
         self._judged.append((number, {token: of_bits(bits) for token, bits in done.items()}, None))

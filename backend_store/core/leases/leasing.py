@@ -361,6 +361,26 @@ class Leasing(Backlog):
                 self._store_row(lease, number, gateway)
         return passed
 
+    def detach(self, lease: Lease, bits: int) -> bool:
+        """Stores that messages of a lease do not end with their gateway. Returns whether their lease has a row."""
+        found = False
+        for part in list(lease.parts()):
+            mine = part.bits & bits
+            number, gateway = part.number, part.gateway
+            if not (mine and number and gateway):
+                continue
+            found = True
+            moved = part if mine == part.bits else self.leases.split(part, mine)
+            if moved is not part:
+                self.leases.schedule(moved)
+            moved.gateway = ""
+            if any(one.bits and one.number == number and one is not moved for one in lease.parts()):
+                self._lease_number += 1
+                moved.number = self._lease_number
+                self._store_row(lease, number, gateway)
+            self._store_lease(moved)
+        return found
+
     def is_strange(self, token: str) -> bool:
         """Whether a receipt's token is in no table, so that it must be verified and its chunk perhaps be read."""
         return self.leases.get(token) is None and token not in self._settled_tokens

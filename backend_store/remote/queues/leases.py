@@ -37,6 +37,8 @@ class Stock:
         self._waiting: dict[int, deque[Unassigned]] = {}
         """By visibility timeout in ms."""
         self._held: dict[str, list[Lease]] = {}
+        self._detached: dict[str, int] = {}
+        """Token → bits of held messages that stay leased when this gateway ends."""
         self.active: Holder | None = None
         """The consumer that got a lease last."""
 
@@ -123,6 +125,15 @@ class Stock:
             if bits:
                 yield token, bits
 
+    def detach(self, token: str, bits: int) -> None:
+        if token in self._held:
+            self._detached[token] = self._detached.get(token, 0) | bits
+
+    def detached(self) -> dict[str, int]:
+        """Token → bits of the messages that stay leased when this gateway ends."""
+        held = {token: sum(part.bits for part in self._held[token]) & bits for token, bits in self._detached.items()}
+        return {token: bits for token, bits in held.items() if bits}
+
     def parts(self, token: str) -> list[Lease]:
         return self._held.get(token, [])
 
@@ -145,6 +156,7 @@ class Stock:
                     told(part.holder, mine)
         if parts and not any(part.bits for part in parts):
             del self._held[token]
+            self._detached.pop(token, None)
         return changed
 
 

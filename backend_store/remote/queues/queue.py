@@ -553,6 +553,7 @@ class RemoteQueue(Redriving, Ranges):
     def detach(self, lease: Lease) -> None:
         """The messages are sent as the answer to a request: they stay leased if this gateway ends."""
         if lease.receipts and lease.bits:
+            self.stock.detach(lease.token, lease.bits)
             self._tell("detach", lease.token, lease.bits, None)
 
     def give_up(self, lease: Lease, bits: int, why: str | None) -> None:
@@ -711,6 +712,9 @@ class RemoteQueue(Redriving, Ranges):
         again; until then the old receipts still ack them."""
         for token in unknown:
             self.stock.ended(token, (1 << CHUNK_MESSAGES_MAX) - 1)
+        if detached := self.stock.detached():  # the backend may not have heard it, or be another one
+            sent = {token: of_bits(bits) for token, bits in detached.items()}
+            self.home.line.tell(Settle(0, self.place_there, "detach", sent))
         self._wake()
         self._grant_soon()
         self.redrives.line_opened(self)

@@ -10,20 +10,23 @@ import pytest
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.metadata.documents import Document
-from backend_store.model import QueueConfig
+from backend_store.model import Published, QueueConfig
 from backend_store.node.node import Node
 from backend_store.remote.definitions import adopted
 from backend_store.remote.definitions.directory import FixedDirectory
 from backend_store.remote.home import Home
 from backend_store.remote.queues.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
-from backend_store.service import definitions, telling
+from backend_store.service import definitions, serving, telling
+from backend_store.service.defining import GoneQueues
 from backend_store.service.definitions import Definitions
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
 from backend_store.wire.store_frames import Defined
 from push.delivery.lookup_retry import LookingUp
+from tests.support.lanes import Taker
 from tests.support.patience import eventually
+from tests.unit.backend_store.remote.test_clusters import publish
 
 pytestmark = pytest.mark.anyio
 
@@ -223,3 +226,38 @@ async def test_who_is_lost_while_it_hears_everything_hears_it_anew(world: World)
         await eventually(lambda: heard > 3 and home.line.is_open)
     assert not any(frame.goes_on for frame in world.told_by(FIRST))
     await eventually(lambda: world.is_settled)
+
+
+async def test_an_answer_to_a_receive_stays_leased_though_its_line_was_lost_just_then(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.store.create_queue(TENANT, "polled", QueueConfig(lease_mode="replicated", encrypted=False))
+    queue = world.store.here(TENANT, "polled")
+    shard = queue.home.shard
+    for body in (b"0", b"1"):
+        assert isinstance(await publish(queue, body), Published)
+    taker = Taker(queue, 2)  # type: ignore[arg-type]
+    await eventually(lambda: len(taker.bodies) == 2)
+    await world.away(shard)
+    queue.detach(taker.leases[0])
+    await world.another_leads(shard)
+    await world.back(shard)
+    await queue.ask(GoneQueues([]), may_repeat=True)
+    there = EmbeddedStore(world.nodes[shard]).here(TENANT, "polled")
+    assert there.stats().in_flight == 2
+    monkeypatch.setattr(serving, "VISITOR_RESUME_SECONDS", 0.01)
+    await world.store.close()
+    await eventually(lambda: (there.stats().in_flight, there.stats().ready) == (1, 1))
+
+
+async def test_a_gateway_that_stops_has_its_leases_kept_though_a_line_was_lost_just_then(world: World) -> None:
+    queue = world.store.here(TENANT, "q0")
+    shard = queue.home.shard
+    assert isinstance(await publish(queue, b"0"), Published)
+    taker = Taker(queue, 1)  # type: ignore[arg-type]
+    await eventually(lambda: len(taker.bodies) == 1)
+    await world.away(shard)
+    world.store.keep_leases(60_000)
+    await world.another_leads(shard)
+    await world.back(shard)
+    await eventually(lambda: world.services[shard].visitors[world.store.id].keeps_s == 60.0)

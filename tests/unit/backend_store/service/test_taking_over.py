@@ -244,6 +244,35 @@ async def test_what_a_clean_stop_kept_goes_with_its_gateway_unless_it_was_detach
         await eventually(lambda: counts(store) == (2, 2))
 
 
+@pytest.mark.parametrize("bits", [0b0011, 0b1111])
+async def test_what_was_detached_stays_leased_though_a_crash_follows(
+    bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with leased("crash") as world:
+        await world.tell(world.first, "detach", bits)
+        await published(world.queue, draft("later"))  # its commit has the rows, too
+    monkeypatch.setattr(serving, "VISITOR_RESUME_SECONDS", 0.01)
+    async with next_leader(world, "crash") as (store, directory):
+        async with line_of(world, directory, 0, 0b1111) as (_, gateway):
+            assert counts(store) == (MESSAGES, 1)
+            await eventually(lambda: gateway.unknown or gateway.gone == {world.token: bits}, "it need not hold these")
+        stay = bits.bit_count()
+        await eventually(lambda: counts(store) == (stay, MESSAGES + 1 - stay))
+
+
+async def test_what_is_extended_elsewhere_before_its_gateway_is_back_is_not_that_ones_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with leased("crash") as world:
+        await published(world.queue, draft("later"))
+    monkeypatch.setattr(serving, "VISITOR_RESUME_SECONDS", 0.01)
+    async with next_leader(world, "crash") as (store, directory), line_of(world, directory, 1, 0) as (second, _):
+        assert await world.settle(second, "extend", 0b0011, 60_000) == 0b0011
+        async with line_of(world, directory, 0, 0b1111) as (_, gateway):
+            await eventually(lambda: gateway.gone == {world.token: 0b0011})
+        await eventually(lambda: counts(store) == (2, 3))
+
+
 def counts(store: EmbeddedStore) -> tuple[int, int]:
     """Messages in flight, and ready ones."""
     stats = store.here("default", "q").stats()
