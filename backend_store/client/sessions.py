@@ -43,8 +43,19 @@ class MovingSessions:
         """Keeps a session whose gateway stops."""
         self._left.put(_key(session, principal), tenant, content, until_ms)
 
-    def has_room(self, tenant: str, now_ms: int, *, most: int) -> bool:
-        return self._left.has_room(tenant, now_ms, most=most)
+    @property
+    def left(self) -> int:
+        """How many sessions are kept whose gateways have stopped."""
+        return len(self._left)
+
+    def has_room(self, tenant: str, size: int, now_ms: int, *, most: int, bytes_max: int) -> bool:
+        """Whether one more session of a tenant may be left, with a content of `size` bytes."""
+        has_place = self._left.has_room(tenant, now_ms, most=most)
+        return has_place and self._left.has_bytes(tenant, size, most=bytes_max)
+
+    def sweep(self, now_ms: int) -> None:
+        """Drops the sessions that nobody came for in time."""
+        self._left.sweep(now_ms)
 
     async def take(
         self, session: str, principal: str, by: str, now_ms: int, *, wait_s: float, most: int

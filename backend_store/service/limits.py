@@ -27,6 +27,8 @@ SHARED_TICKETS_MAX: Final = 100_000
 """Unspent tickets of all gateways of one server or cluster; a tenant may have as many as are free."""
 LEFT_SESSIONS_MAX: Final = 100_000
 """Sessions of gateways that stopped, kept for their clients; a tenant may have as many as are free."""
+LEFT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of these sessions; a tenant may have as many as are free."""
 SESSIONS_SOUGHT_MAX: Final = 20_000
 """Sessions that are asked for at their gateways at once; and sessions that moved, whose present gateway is known."""
 SEEK_SECONDS_MAX: Final = 2.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,11 +11,15 @@ import msgspec
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.service.asked import Asked
 from backend_store.service.limits import (
+    LEFT_BYTES_MAX,
     LEFT_SESSIONS_MAX,
     SEEK_SECONDS_MAX,
     SESSION_KEEP_SECONDS_MAX,
     SESSIONS_SOUGHT_MAX,
 )
+
+SWEEP_SECONDS = 0.1
+"""How long after their time sessions that nobody came for are dropped."""
 
 
 class SeekSession(Asked, frozen=True):
@@ -48,8 +53,8 @@ class LeftSession(msgspec.Struct, frozen=True):
 
 
 class LeaveSessions(Asked, frozen=True):
-    """Leaves sessions for whichever gateway is asked for them within `life_ms`. Beyond `LEFT_SESSIONS_MAX` they are
-    dropped: their clients open new ones."""
+    """Leaves sessions for whichever gateway is asked for them within `life_ms`. Beyond `LEFT_SESSIONS_MAX` and
+    `LEFT_BYTES_MAX` they are dropped: their clients open new ones."""
 
     sessions: list[LeftSession]
     life_ms: int
@@ -72,10 +77,13 @@ async def _give(store: EmbeddedStore, asked: GiveSession) -> None:
 
 async def _leave(store: EmbeddedStore, asked: LeaveSessions) -> None:
     now_ms = store.steady_ms()
-    until_ms = now_ms + min(asked.life_ms, 1000 * SESSION_KEEP_SECONDS_MAX)
+    life_ms = min(asked.life_ms, 1000 * SESSION_KEEP_SECONDS_MAX)
+    sessions = store.sessions
     for one in asked.sessions:
-        if store.sessions.has_room(one.tenant, now_ms, most=LEFT_SESSIONS_MAX):
-            store.sessions.leave(one.session, one.principal_id, one.tenant, one.content, until_ms)
+        size = len(one.content)
+        if sessions.has_room(one.tenant, size, now_ms, most=LEFT_SESSIONS_MAX, bytes_max=LEFT_BYTES_MAX):
+            sessions.leave(one.session, one.principal_id, one.tenant, one.content, now_ms + life_ms)
+    asyncio.get_running_loop().call_later(life_ms / 1000 + SWEEP_SECONDS, lambda: sessions.sweep(store.steady_ms()))
 
 
 HANDLERS: dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]] = {

@@ -22,6 +22,10 @@ DESK_SECONDS_MAX: Final = 5.0
 """How long a gateway process waits for another one to accept a request."""
 SESSIONS_PER_ASK_MAX: Final = 500
 """Sessions that a gateway which stops leaves to the others with one request."""
+LEAVE_BYTES_SOFT_MAX: Final = 1024 * 1024
+"""Such a request ends with the session that passes this size."""
+SESSION_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A session goes to another gateway with so many of its leases and lost receipts; the other leases return."""
 LEAVE_SECONDS_MAX: Final = 5.0
 """How long a gateway that stops takes at most to leave its sessions to the others."""
 SIBLING_SECONDS_MAX: Final = 5.0

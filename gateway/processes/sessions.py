@@ -7,6 +7,7 @@ the backends that granted them. A gateway that stops leaves its sessions there.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import msgspec
@@ -14,18 +15,27 @@ import structlog
 
 from backend_store.client import GroupQueue, Lease, open_group
 from backend_store.client.sessions import session_suffix
-from backend_store.model import PushqError
+from backend_store.model import CHUNK_MESSAGES_MAX, NotFound, PushqError
 from backend_store.remote.queues.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.sessions import GiveSession, LeaveSessions, LeftSession, SeekSession
 from backend_store.wire.store_frames import Bits, of_bits, to_bits
-from gateway.processes.limits import LEAVE_SECONDS_MAX, SESSIONS_PER_ASK_MAX
+from gateway.processes.limits import (
+    LEAVE_BYTES_SOFT_MAX,
+    LEAVE_SECONDS_MAX,
+    SESSION_BYTES_MAX,
+    SESSIONS_PER_ASK_MAX,
+)
 from push.core.resume import Absent, Parked
 from push.delivery.hub import Hub
 from push.delivery.lookup_retry import found
 from push.ports import Principal
 
 log = structlog.get_logger("pushq.gateway")
+
+_LEASE_BYTES_MAX = 2 * (CHUNK_MESSAGES_MAX // 8) + 8
+"""What a lease takes in a session beside its token."""
+_RECEIPT_BYTES = 4
 
 _answer = msgspec.msgpack.Decoder(bytes | None).decode
 
@@ -95,11 +105,13 @@ class SharedSessions:
         parked.held[at] = leases
 
     async def _queue(self, tenant: str, place: str) -> RemoteQueue:
-        """A queue, or a group of a stream. Raises `PushqError`."""
+        """A queue, or a group of a stream that is still there. Raises `PushqError`."""
         name, _, group = place.partition("/")
         queue = await found(lambda: self._store.queue(tenant, name))
         if not group:
             return queue
+        if await found(lambda: queue.find_group(group)) is None:
+            raise NotFound(f"group {group!r} of stream {name!r} was deleted")
         answer: asyncio.Future[GroupQueue | PushqError] = asyncio.get_running_loop().create_future()
 
         def told(result: GroupQueue | PushqError) -> None:
@@ -119,26 +131,59 @@ class SharedSessions:
         life_ms = max((one.until_ms - now_ms for one in parked), default=0)
         if life_ms <= 0:
             return
-        left = [LeftSession(one.session, one.principal_id, one.tenant, _packed(one)) for one in parked]
         self._store.keep_leases(life_ms)
         try:
             async with asyncio.timeout(LEAVE_SECONDS_MAX):
-                for at in range(0, len(left), SESSIONS_PER_ASK_MAX):
-                    some = LeaveSessions(left[at : at + SESSIONS_PER_ASK_MAX], life_ms)
-                    await self._store.ask(some, may_repeat=True)
+                for some in _frames(parked):
+                    await self._store.ask(LeaveSessions(some, life_ms), may_repeat=True)
         except (PushqError, TimeoutError) as error:
-            log.warning("sessions were not left to other gateways", sessions=len(left), reason=str(error))
+            log.warning("sessions were not left to other gateways", sessions=len(parked), reason=str(error))
+
+
+def _frames(parked: Iterable[Sent]) -> Iterator[list[LeftSession]]:
+    """Sessions to be left, in lists that fit into a request."""
+    some: list[LeftSession] = []
+    size = 0
+    for one in parked:
+        some.append(LeftSession(one.session, one.principal_id, one.tenant, _packed(one)))
+        size += len(some[-1].content)
+        if size >= LEAVE_BYTES_SOFT_MAX or len(some) >= SESSIONS_PER_ASK_MAX:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+class _Room:
+    """What is left of `SESSION_BYTES_MAX`."""
+
+    def __init__(self) -> None:
+        self.bytes = SESSION_BYTES_MAX
+
+    def takes(self, size: int) -> bool:
+        self.bytes -= size
+        return self.bytes >= 0
 
 
 def _packed(parked: Sent) -> bytes:
+    room = _Room()
     held = []
     for (tenant, place), leases in parked.held.items():
         tokens: dict[str, tuple[int, int]] = {}
         for part in (part for lease in leases for part in lease.parts() if part.bits):
+            if part.token not in tokens and not room.takes(len(part.token) + _LEASE_BYTES_MAX):
+                break
             bits, untried = tokens.get(part.token, (0, 0))
             tokens[part.token] = bits | part.bits, untried | part.untried & part.bits
         if tokens:
             sent = {token: (of_bits(bits), of_bits(untried)) for token, (bits, untried) in tokens.items()}
             held.append((tenant, place, sent))
-    lost = [(tenant, place, list(receipts)) for (tenant, place), receipts in parked.lost.items() if receipts]
+    lost = []
+    for (tenant, place), receipts in parked.lost.items():
+        if fitting := [receipt for receipt in receipts if room.takes(len(receipt) + _RECEIPT_BYTES)]:
+            lost.append((tenant, place, fitting))
+    if room.bytes < 0:
+        log.warning(
+            "a session goes on with a part of its leases", session=parked.session[:6], bytes_max=SESSION_BYTES_MAX
+        )
     return msgspec.msgpack.encode(Moving(parked.tenant, held, lost))

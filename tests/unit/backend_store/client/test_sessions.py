@@ -101,3 +101,26 @@ async def test_places_are_known_of_the_last_that_moved_only() -> None:
     await sessions.taken_with(b"content", THIRD, session="first" + session_suffix(THERE))
     await sessions.taken_with(b"content", THIRD, session="third" + session_suffix(THERE))
     assert [gateway for gateway, *_ in sessions.asked[-2:]] == [THERE, HERE]
+
+
+def test_what_is_left_is_bounded_in_bytes_and_leaves_room_for_other_tenants() -> None:
+    sessions = MovingSessions()
+
+    def left(tenant: str, number: int) -> bool:
+        has_room = sessions.has_room(tenant, 4, 0, most=1000, bytes_max=100)
+        if has_room:
+            sessions.leave(f"{tenant}{number}", "key", tenant, b"left", 1000)
+        return has_room
+
+    assert sum(left("a", number) for number in range(100)) == 13
+    assert left("b", 0) and not left("a", 100)
+
+
+def test_what_nobody_came_for_is_swept() -> None:
+    sessions = MovingSessions()
+    for number, until_ms in enumerate((2000, 1000)):
+        sessions.leave(f"s{number}", "key", "a", b"left", until_ms)
+    sessions.sweep(1000)
+    assert sessions.left == 1
+    sessions.sweep(2000)
+    assert sessions.left == 0

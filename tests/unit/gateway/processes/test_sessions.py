@@ -16,9 +16,12 @@ from backend_store.model import Published
 from backend_store.node.node import Node
 from backend_store.remote.queues import placed_groups
 from backend_store.remote.store import RemoteBackends
+from backend_store.service.sessions import LeaveSessions
+from gateway.processes import sessions
 from gateway.processes.sessions import SharedSessions
 from push.core.resume import Parked
 from push.delivery.hub import Hub
+from push.delivery.lookup_retry import found
 from push.limits import SESSION_FETCH_SECONDS_MAX
 from tests.support.lanes import Lanes, Taker, queue_at
 from tests.support.lanes import make as make_laned
@@ -44,9 +47,9 @@ class Gate:
         self.hub = Hub(store, KEY, clock_ms=store.own_ms, elsewhere=self.sessions)  # type: ignore[arg-type]
         self.sessions.give_from(self.hub)
 
-    def park(self, queue: Any, leases: list[Lease]) -> str:
+    def park(self, queue: Any, leases: list[Lease], *, name: str = "cut") -> str:
         """A session that was cut; its id."""
-        session = "cut" + self.sessions.suffix
+        session = name + self.sessions.suffix
         held = {(queue.tenant, queue.place): leases}
         self.hub.parked.park(Parked(session, "key", self.hub.awake_ms() + 60_000, held, tenant=TENANT))
         return session
@@ -191,3 +194,49 @@ async def test_a_place_that_is_silent_keeps_its_own_leases_alone() -> None:
         async with asyncio.timeout(SESSION_FETCH_SECONDS_MAX):
             leases = await second.fetch(session)
         assert sorted(receipts(leases)) == others
+
+
+async def test_a_group_that_was_deleted_meanwhile_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placed_groups, "GROUP_LOOK_SECONDS", 0.02)
+    async with of_clusters("group") as scene:
+        first, second = scene.gates
+        taker = Taker(scene.here, scene.count)
+        await eventually(lambda: len(taker.bodies) == scene.count)
+        session = first.park(scene.here, taker.leases)
+        await first.sessions.leave(first.hub)
+        await asked(lambda told: scene.here.stream.delete_group("g", told))
+        assert await second.fetch(session) == []
+        assert await found(lambda: scene.there.stream.find_group("g")) is None
+
+
+async def test_a_session_with_very_many_leases_goes_over_with_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others return to their queue."""
+    async with of_clusters("split") as scene:
+        first, second = scene.gates
+        taker = Taker(scene.here, scene.count)
+        await eventually(lambda: len(taker.bodies) == scene.count)
+        assert len(taker.leases) > 3
+        monkeypatch.setattr(sessions, "SESSION_BYTES_MAX", 400)
+        leases = await second.fetch(first.park(scene.here, taker.leases))
+        assert 0 < len(leases) < len(taker.leases)
+
+
+async def test_what_a_gateway_leaves_goes_in_requests_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with of_clusters("split") as scene:
+        first, second = scene.gates
+        taker = Taker(scene.here, scene.count)
+        await eventually(lambda: len(taker.bodies) == scene.count)
+        asks: list[LeaveSessions] = []
+        ask = first.store.ask
+
+        async def heard(operation: Any, **how: Any) -> Any:
+            if isinstance(operation, LeaveSessions):
+                asks.append(operation)
+            return await ask(operation, **how)
+
+        monkeypatch.setattr(first.store, "ask", heard)
+        monkeypatch.setattr(sessions, "LEAVE_BYTES_SOFT_MAX", 50)
+        names = [first.park(scene.here, [lease], name=f"cut{n}") for n, lease in enumerate(taker.leases)]
+        await first.sessions.leave(first.hub)
+        assert [len(one.sessions) for one in asks] == [1] * len(taker.leases)
+        assert [len(await second.fetch(name)) for name in names] == [1] * len(names)
