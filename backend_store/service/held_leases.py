@@ -51,6 +51,8 @@ class HeldLeases:
         """Leases that have expired, to be told."""
         self.gone: list[tuple[str, Bits]] = []
         """Messages that other callers have settled, to be told."""
+        self.gone_before: list[tuple[str, Bits]] = []
+        """Those that are its own again: to be told before the answer that says so."""
         self._visitor = visitor
         self._store = store
         self._loop = asyncio.get_running_loop()
@@ -195,6 +197,8 @@ class HeldLeases:
                 taken[token] = found
                 if (view := self._held[token].view) is not None and view.core.policy.stores_leases:
                     storing.add(view)
+        self.gone_before += [one for one in self.gone if one[0] in taken]
+        self.gone = [one for one in self.gone if one[0] not in taken]
         waits = len(storing)
 
         def stored(result: object = None) -> None:

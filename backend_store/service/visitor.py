@@ -140,7 +140,7 @@ class Visitor:
         self._handed: list[Handed] = []
         self._handed_bytes = 0
         self._idle: list[Idle] = []
-        self.leases.lost, self.leases.gone = [], []
+        self.leases.lost, self.leases.gone, self.leases.gone_before = [], [], []
         self._missed: list[tuple[Place, list[Gap]]] = []
         self._groups_gone: list[Place] = []
         self._moved: set[Place] = set()
@@ -550,6 +550,8 @@ class Visitor:
             self.room()
 
     def _say(self, link: Link) -> None:
+        if self.leases.gone_before:
+            link.send(pack(Ended([], self.leases.gone_before)))
         if self._placed or self._judged:
             link.send(pack(Results(self._placed, self._judged)))
         if self.leases.lost or self.leases.gone:

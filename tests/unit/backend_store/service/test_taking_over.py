@@ -17,7 +17,17 @@ from backend_store.service.defining import GoneQueues
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.service.visitor import Visitor
 from backend_store.storage.memory import MemoryEngine
-from backend_store.wire.store_frames import Place, Settle, Want, of_bits, to_bits
+from backend_store.wire.store_frames import (
+    Ended,
+    Place,
+    Results,
+    Settle,
+    Settles,
+    Want,
+    from_backend,
+    of_bits,
+    to_bits,
+)
 from tests.support.gateways import Gateway
 from tests.support.patience import eventually
 from tests.support.queues import draft
@@ -132,6 +142,28 @@ async def test_what_ends_before_it_is_stored_is_not_answered() -> None:
         assert not answers
         second.ended({world.token: 0b0001})
         await eventually(lambda: answers == [{world.token: 0b0010}])
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_lease_that_is_back_before_its_gateway_heard_that_it_went_is_held(
+    world: World, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is sent while definitions are. `ends`: it has run out by then."""
+    first, second = (world.service.visitors[f"gateway-{n}"] for n in range(2))
+    said: list[bytes] = []
+    assert first.link is not None
+    monkeypatch.setattr(first.link, "send", said.append)
+    take = Settle(1, world.place, "take", {world.token: of_bits(0b0011)})
+    second.heard(Settles([take]))
+    first.heard(Settles([take]))
+    if ends:
+        first.leases.ended({world.token: 0b0001})
+    first.flush()
+    frames = [from_backend(data) for data in said]
+    before, results, *after = frames
+    assert isinstance(before, Ended) and before.gone == [(world.token, of_bits(0b0011))]
+    assert isinstance(results, Results) and results.judged == [(1, {world.token: of_bits(0b0011)}, None)]
+    assert after == ([Ended([(world.token, of_bits(0b0001))], [])] if ends else [])
 
 
 async def test_what_is_settled_or_unknown_does_not_go_over(world: World) -> None:
