@@ -149,6 +149,8 @@ class Node:
         self.kept_at: dict[str, dict[str, View]] = {}
         """Gateway → token → view of each lease granted before this process became leader; kept until the gateway is
         back or its leases end."""
+        self.has_crashed = False
+        """Whether the last leader ended without a clean stop."""
         self.kept_sessions: list[KeptSession] = []
         self.lease_base = secrets.randbits(62)
         self._tasks: list[asyncio.Task[None]] = []
@@ -234,6 +236,7 @@ class Node:
         the messages that were in flight are redelivered."""
         row = self.engine.get(Table.META, KEPT)
         kept = msgspec.msgpack.decode(row, type=Kept) if row is not None else Kept([], [])
+        self.has_crashed = row is None
         holder = Detached()
         back_ms = max(0, kept.at_ms - self.steady_ms())  # the clock may go back: remaining times stay the same
         for lease in [*self._stored_leases(), *kept.leases]:

@@ -319,6 +319,15 @@ def detach_kept(kept: Mapping[str, View], grouped: Mapping[str, int]) -> None:
             view.partition.ride_along()
 
 
+def return_kept(kept: Mapping[str, View], gateway: str) -> None:
+    """Such a gateway has ended: its messages are ready again, and the attempts count."""
+    for token, view in kept.items():
+        lease = view.core.leases.get(token)
+        for part in list(lease.parts()) if lease is not None else ():
+            if part.gateway == gateway and part.bits:
+                _free(view, part, part.bits, is_unsent=False)
+
+
 def _pass_to_nobody(known: _Held, bits: int) -> View | None:
     """Has messages stay leased whatever becomes of their gateway. Returns their view; None if there are none."""
     view = known.view

@@ -24,7 +24,7 @@ from websockets.typing import Subprotocol
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.metadata.elsewhere import usual_shards
 from backend_store.model import InvalidRequest, PushqError
-from backend_store.service.held_leases import take_back_unsent
+from backend_store.service.held_leases import return_kept, take_back_unsent
 from backend_store.service.limits import (
     FINISH_SECONDS_MAX,
     GREETING_SECONDS_MAX,
@@ -140,6 +140,10 @@ class StoreService:
         store.node.documents.on_written = self._documents_written
         store.node.on_durable = self._go_on
         store.sessions.reach = self._seek
+        self._unmet: asyncio.TimerHandle | None = None
+        """After a crash: when what the last leader leased returns if its gateways have not come."""
+        if store.node.has_crashed and store.node.kept_at:
+            self._unmet = self._loop.call_later(VISITOR_RESUME_SECONDS, self._forget_unmet)
 
     def _written(self) -> None:
         self._loop.call_soon(self._tell)
@@ -203,6 +207,12 @@ class StoreService:
         visitor.forget()
         log.info("a gateway did not come back", gateway=visitor.name)
 
+    def _forget_unmet(self) -> None:
+        kept_at = self.store.node.kept_at
+        for gateway in list(kept_at):
+            return_kept(kept_at.pop(gateway), gateway)
+            log.info("a gateway did not come back", gateway=gateway)
+
     async def finish(self, leader: str) -> None:
         """Begins nothing new, refers all gateways to the next leader, and returns when what was begun is answered, or
         has taken `FINISH_SECONDS_MAX`."""
@@ -223,6 +233,8 @@ class StoreService:
         self.store.node.on_durable = lambda: None
         for leaving in self._leaving.values():
             leaving.cancel()
+        if self._unmet is not None:
+            self._unmet.cancel()
         for visitor in self.visitors.values():
             visitor.flush()
             if visitor.link is not None:

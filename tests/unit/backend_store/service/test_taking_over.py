@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -283,8 +284,8 @@ async def test_what_was_detached_stays_leased_though_a_crash_follows(
     async with leased("crash") as world:
         await world.tell(world.first, "detach", bits)
         await published(world.queue, draft("later"))  # its commit has the rows, too
-    monkeypatch.setattr(serving, "VISITOR_RESUME_SECONDS", 0.01)
     async with next_leader(world, "crash") as (store, directory):
+        monkeypatch.setattr(serving, "VISITOR_RESUME_SECONDS", 0.01)
         async with line_of(world, directory, 0, 0b1111) as (_, gateway):
             assert counts(store) == (MESSAGES, 1)
             await eventually(lambda: gateway.unknown or gateway.gone == {world.token: bits}, "it need not hold these")
@@ -292,13 +293,34 @@ async def test_what_was_detached_stays_leased_though_a_crash_follows(
         await eventually(lambda: counts(store) == (stay, MESSAGES + 1 - stay))
 
 
+async def test_after_a_crash_what_a_gateway_had_returns_if_it_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ended at once. What was detached stays."""
+    monkeypatch.setattr(serving, "VISITOR_RESUME_SECONDS", 0.01)
+    async with leased("crash") as world:
+        await world.tell(world.first, "detach", 0b0001)
+        await published(world.queue, draft("later"))
+    async with next_leader(world, "crash") as (store, _):
+        await eventually(lambda: counts(store) == (1, MESSAGES))
+
+
+async def test_after_a_clean_stop_it_stays_leased(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clients go on with their receipts at the gateways that start anew."""
+    async with leased("stop") as world:
+        pass
+    monkeypatch.setattr(serving, "VISITOR_RESUME_SECONDS", 0.0)
+    async with next_leader(world, "stop") as (store, _):
+        await store.node.committer.drain()
+        await asyncio.sleep(0)
+        assert counts(store) == (MESSAGES, 0)
+
+
 async def test_what_is_extended_elsewhere_before_its_gateway_is_back_is_not_that_ones_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with leased("crash") as world:
         await published(world.queue, draft("later"))
-    monkeypatch.setattr(serving, "VISITOR_RESUME_SECONDS", 0.01)
     async with next_leader(world, "crash") as (store, directory), line_of(world, directory, 1, 0) as (second, _):
+        monkeypatch.setattr(serving, "VISITOR_RESUME_SECONDS", 0.01)
         assert await world.settle(second, "extend", 0b0011, 60_000) == 0b0011
         async with line_of(world, directory, 0, 0b1111) as (_, gateway):
             await eventually(lambda: gateway.gone == {world.token: 0b0011})
