@@ -26,6 +26,8 @@ LEAVE_BYTES_SOFT_MAX: Final = 1024 * 1024
 """Such a request ends with the session that passes this size."""
 SESSION_BYTES_MAX: Final = 4 * 1024 * 1024
 """A session goes to another gateway with so many of its leases and lost receipts; the other leases return."""
+PLACE_SECONDS_MAX: Final = 1.0
+"""How long a gateway that takes a session over looks for a queue or a group of its leases."""
 LEAVE_SECONDS_MAX: Final = 5.0
 """How long a gateway that stops takes at most to leave its sessions to the others."""
 SIBLING_SECONDS_MAX: Final = 5.0

@@ -23,6 +23,7 @@ from backend_store.wire.store_frames import Bits, of_bits, to_bits
 from gateway.processes.limits import (
     LEAVE_BYTES_SOFT_MAX,
     LEAVE_SECONDS_MAX,
+    PLACE_SECONDS_MAX,
     SESSION_BYTES_MAX,
     SESSIONS_PER_ASK_MAX,
 )
@@ -95,10 +96,11 @@ class SharedSessions:
         """Takes the leases of one place. Those that cannot be had return to their queue when their time is over."""
         holder = Absent(parked.lost.setdefault(at, []))
         try:
-            queue = await self._queue(*at)
+            async with asyncio.timeout(PLACE_SECONDS_MAX):
+                queue = await self._queue(*at)
             leases = await queue.take_over({token: to_bits(bits) for token, (bits, _) in tokens.items()}, holder)
-        except PushqError as error:
-            log.info("leases stay at another gateway", queue=at[1], reason=error.detail)
+        except (PushqError, TimeoutError) as error:
+            log.info("leases stay at another gateway", queue=at[1], reason=str(error) or "not found in time")
             return
         for lease in leases:
             lease.untried = lease.bits & to_bits(tokens[lease.token][1])

@@ -444,6 +444,7 @@ GROUPS = (
             "gateway.processes.limits:SESSIONS_PER_ASK_MAX": "",
             "gateway.processes.limits:LEAVE_BYTES_SOFT_MAX": "",
             "gateway.processes.limits:SESSION_BYTES_MAX": "",
+            "gateway.processes.limits:PLACE_SECONDS_MAX": "",
             "gateway.processes.limits:LEAVE_SECONDS_MAX": "",
             "gateway.processes.limits:SPEC_BYTES_MAX": "",
         },

@@ -69,6 +69,7 @@ class Scene(NamedTuple):
     gates: tuple[Gate, Gate]
     nodes: list[Node]
     count: int
+    world: World | None = None
 
     @property
     def in_flight(self) -> int:
@@ -141,7 +142,7 @@ async def of_clusters(how: str) -> AsyncIterator[Scene]:
             there = stores[1].queue(TENANT, queue.name)
         await eventually(lambda: there.definition.version == here.definition.version)
         gates = Gate(stores[0]), Gate(stores[1])
-        yield Scene(here, there, gates, [*world.home.nodes, *world.eu.nodes], count)
+        yield Scene(here, there, gates, [*world.home.nodes, *world.eu.nodes], count, world)
         for gate in gates:
             await gate.hub.close()
 
@@ -194,6 +195,18 @@ async def test_a_place_that_is_silent_keeps_its_own_leases_alone() -> None:
         async with asyncio.timeout(SESSION_FETCH_SECONDS_MAX):
             leases = await second.fetch(session)
         assert sorted(receipts(leases)) == others
+
+
+async def test_a_group_that_cannot_be_found_does_not_keep_the_session() -> None:
+    async with of_clusters("group") as scene:
+        first, second = scene.gates
+        taker = Taker(scene.here, scene.count)
+        await eventually(lambda: len(taker.bodies) == scene.count)
+        session = first.park(scene.here, taker.leases)
+        assert scene.world is not None
+        await scene.world.eu.go()
+        async with asyncio.timeout(SESSION_FETCH_SECONDS_MAX):
+            assert await second.fetch(session) == []
 
 
 async def test_a_group_that_was_deleted_meanwhile_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
