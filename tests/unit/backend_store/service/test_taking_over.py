@@ -277,11 +277,14 @@ async def test_what_a_clean_stop_kept_goes_with_its_gateway_unless_it_was_detach
         await eventually(lambda: counts(store) == (2, 2))
 
 
-@pytest.mark.parametrize("bits", [0b0011, 0b1111])
+@pytest.mark.parametrize(("bits", "is_cut"), [(0b0011, False), (0b0011, True), (0b1111, False), (0b1111, True)])
 async def test_what_was_detached_stays_leased_though_a_crash_follows(
-    bits: int, monkeypatch: pytest.MonkeyPatch
+    bits: int, is_cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`is_cut`: its parts have deadlines of their own."""
     async with leased("crash") as world:
+        if is_cut:
+            assert await world.settle(world.first, "extend", 0b0110, 3_000_000) == 0b0110
         await world.tell(world.first, "detach", bits)
         await published(world.queue, draft("later"))  # its commit has the rows, too
     async with next_leader(world, "crash") as (store, directory):
