@@ -1,4 +1,4 @@
-"""Rows as Markdown: medians [least–most] over the rounds, beside what the machine gave in the same run."""
+"""Rows as Markdown: medians [least–most] over the rounds, beside the machine's baseline in the same run."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _NAMES = {
     "p50_ms": "p50, ms",
     "p99_ms": "p99, ms",
     "p999_ms": "p99.9, ms",
-    "kib_per_connection": "KiB a connection",
-    "kib_per_reader": "a stream's reader",
-    "kib_per_consumer": "a consumer",
+    "kib_per_connection": "KiB per connection",
+    "kib_per_reader": "per stream reader",
+    "kib_per_consumer": "per consumer",
     "added_mib": "memory added, MiB",
-    "added_delivering_mib": "and while it delivers, MiB",
-    "start_stored_s": "start with it stored, s",
-    "start_empty_s": "start empty, s",
-    "rss_anon_started_mib": "RssAnon then, MiB",
+    "added_delivering_mib": "added while delivering, MiB",
+    "start_stored_s": "start with backlog, s",
+    "start_empty_s": "start when empty, s",
+    "rss_anon_started_mib": "RssAnon after that start, MiB",
     "rate_usual": "without",
     "kept_pct": "kept, %",
     "cpu_s_per_100k_usual": "CPU s / 100,000 without",
     "rate_stored": "stored/s",
     "cpu_s_per_100k_stored": "CPU s / 100,000 stored",
     "latest_ms": "latest, ms",
-    "p50_ms_usual": "p50 at its usual load, ms",
-    "p99_ms_usual": "p99 at its usual load, ms",
+    "p50_ms_usual": "p50 at usual load, ms",
+    "p99_ms_usual": "p99 at usual load, ms",
     "p99_more_pct": "p99 more, %",
-    "back_s": "99 % back after, s",
-    "refused": "refused meanwhile",
+    "back_s": "99 % reconnected after, s",
+    "refused": "refused in the meantime",
     "load_before": "load before",
     "fdatasync_us": "fdatasync of 256 B, µs",
     "commit_us": "LMDB commit of 64 KiB, µs",
@@ -84,14 +84,14 @@ _TITLES: dict[Table, str] = {
     "fanout": "Fan-out to 500 WebSocket readers of a stream",
     "idle": "10,000 idle WebSocket connections",
     "backlog": "A backlog of 1,000,000 messages",
-    "settings": "What a setting costs: in turns with a queue without it",
-    "duties": "What the duties of the front end cost: in turns with a server without them",
-    "scheduled": "Messages for later",
-    "exactness": "How long after its time a message comes",
-    "fairness": "A queue beside one at ten times its usual load",
-    "cluster": "Three backends, etcd and one gateway on the cores of one machine",
-    "storm": "Everybody comes back at once: publishes meanwhile",
-    "against": "Against the other checkout, in turns",
+    "settings": "What a setting costs, alternating with a queue without it",
+    "duties": "What front-end features cost, alternating with a server without them",
+    "scheduled": "Scheduled messages",
+    "exactness": "Delivery delay of scheduled messages",
+    "fairness": "Effect of another queue at ten times its usual load",
+    "cluster": "Three backends, etcd and one gateway on one machine",
+    "storm": "Publishes during a mass reconnect",
+    "against": "Compared with the other checkout, alternating",
 }
 OTHERS_PCT_MAX = 10
 """Percent of a core. A run of which others took more says as much about them; the kernel's disk work is in it, too."""
@@ -141,7 +141,7 @@ def _rounds(count: int) -> str:
 def _baseline_table(base: Sequence[Row]) -> str:
     columns = ("fdatasync_us", "commit_us", "rate", "cpu_s_per_100k", "other_cpu_pct")
     names = [_NAMES[column] if column != "rate" else "plain ASGI echo, msg/s" for column in columns]
-    return _markdown("What the machine gave in the same run", names, [[_cell(base, column) for column in columns]])
+    return _markdown("Baseline of the machine in the same run", names, [[_cell(base, column) for column in columns]])
 
 
 def _table(table: Table, found: dict[str, list[Row]], base: Sequence[Row]) -> str:
@@ -211,7 +211,7 @@ def _in_commits(rows: Sequence[Row], base: Sequence[Row]) -> str:
 
 
 _RATIOS: dict[Table, dict[str, Callable[[Sequence[Row], Sequence[Row]], str]]] = {
-    "rates": {"× echo": _echoes, "messages in the time of a commit": _per_commit},
+    "rates": {"× echo": _echoes, "messages per commit time": _per_commit},
     "latency": {"p50 in commits": _in_commits},
     "fanout": {"× echo": _echoes},
 }

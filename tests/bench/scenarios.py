@@ -76,12 +76,12 @@ _SINGLE = (_least("rate", 30_000),)
 
 PLAIN: dict[str, Scenario] = {
     "publish": Scenario(
-        "rates", "publish, window 256, 100 a frame, MessagePack", partial(publish, encoding="msgpack"), _DURABLE
+        "rates", "publish, window 256, 100 per frame, MessagePack", partial(publish, encoding="msgpack"), _DURABLE
     ),
     "publish-json": Scenario("rates", "the same in JSON", partial(publish, encoding="json"), _DURABLE),
     "publish-32": Scenario(
         "rates",
-        "publish, window 256, 32 a frame, MessagePack",
+        "publish, window 256, 32 per frame, MessagePack",
         partial(publish, encoding="msgpack", per_frame=PER_FRAME_SMALL),
         _DURABLE,
     ),
@@ -90,7 +90,7 @@ PLAIN: dict[str, Scenario] = {
     ),
     "publish-1024": Scenario(
         "rates",
-        "publish, window 1,024, 100 a frame, MessagePack",
+        "publish, window 1,024, 100 per frame, MessagePack",
         partial(publish, encoding="msgpack", window=WINDOW_WIDE),
         _WIDE,
     ),
@@ -103,37 +103,37 @@ PLAIN: dict[str, Scenario] = {
     "work-json": Scenario("rates", "the same in JSON", partial(work, encoding="json"), _WORK),
     "single-publish": Scenario(
         "rates",
-        "publish, window 256, one message a frame, MessagePack",
+        "publish, window 256, one message per frame, MessagePack",
         partial(publish, encoding="msgpack", per_frame=1),
         _SINGLE,
     ),
     "single-work": Scenario(
         "rates",
-        "work queue, one message a publish frame and an ack frame a message, MessagePack",
+        "work queue, one message per publish frame and per ack frame, MessagePack",
         partial(work, encoding="msgpack", per_frame=1, ack_singly=True),
         _SINGLE,
     ),
     "http-publish": Scenario(
-        "rates", "HTTP publish, one message a request, 64 connections", http_publish, (_least("rate", 10_000),)
+        "rates", "HTTP publish, one message per request, 64 connections", http_publish, (_least("rate", 10_000),)
     ),
     "latency": Scenario(
         "latency",
-        "1,000 a second, publish → received, MessagePack",
+        "1,000 per second, publish → received, MessagePack",
         partial(latency, encoding="msgpack"),
         (_most("p50_ms", 0.6), _most("p99_ms", 2.0)),
     ),
     "fanout": Scenario(
         "fanout",
-        "saturated, at most 32 messages not yet with everybody, MessagePack",
+        "saturated, at most 32 messages not yet received by all readers, MessagePack",
         partial(fanout, encoding="msgpack"),
         (_least("rate", 300_000),),
     ),
     "fanout-latency": Scenario(
-        "fanout", "20 messages a second, MessagePack", partial(fanout_latency, encoding="msgpack")
+        "fanout", "20 messages per second, MessagePack", partial(fanout_latency, encoding="msgpack")
     ),
     "idle": Scenario(
         "idle",
-        "half read a stream, half consume a work queue, JSON",
+        "half read a stream, half consume from a work queue, JSON",
         partial(idle, encoding="json"),
         (_most("kib_per_connection", 20.0),),
     ),
@@ -154,13 +154,13 @@ PLAIN: dict[str, Scenario] = {
 CLUSTER: dict[str, Scenario] = {
     "cluster-publish": Scenario(
         "cluster",
-        "publish, window 256, 100 a frame, MessagePack",
+        "publish, window 256, 100 per frame, MessagePack",
         partial(publish, encoding="msgpack", served=World.cluster),
         (_least("rate", 40_000),),
     ),
     "cluster-single": Scenario(
         "cluster",
-        "publish, window 256, one message a frame, MessagePack",
+        "publish, window 256, one message per frame, MessagePack",
         partial(publish, encoding="msgpack", per_frame=1, served=World.cluster),
     ),
     "cluster-work": Scenario(
@@ -176,7 +176,7 @@ CLUSTER: dict[str, Scenario] = {
     ),
     "cluster-latency": Scenario(
         "cluster",
-        "1,000 a second, publish → received, MessagePack",
+        "1,000 per second, publish → received, MessagePack",
         partial(latency, encoding="msgpack", served=World.cluster),
         (_most("p50_ms", 2.0),),
     ),
@@ -190,37 +190,37 @@ def _pairs(says: str, run: Callable[[World], Awaitable[Row]], *goals: Goal) -> S
 
 SEMANTICS: dict[str, Scenario] = {
     "strict-memory": _pairs(
-        "work queue in strict order of 1,000 keys, leases in memory, beside best-effort order",
+        "work queue in strict order of 1,000 keys, leases in memory, compared with best-effort order",
         partial(strict, lease_mode="memory"),
         _least("kept_pct", 60),
     ),
     "strict-replicated": _pairs(
-        "the same with replicated leases, beside best-effort order",
+        "the same with replicated leases, compared with best-effort order",
         partial(strict, lease_mode="replicated"),
         _least("kept_pct", 40),
     ),
     "strict-hot": _pairs(
-        "the other keys, while one key with half of all messages never gets on, beside all keys getting on",
+        "the other keys while one key with half of all messages is stuck, compared with no key stuck",
         strict_hot,
         _least("kept_pct", 90),
     ),
     "dedupe": _pairs(
-        "publish with ids, `dedupe: id`, 2,000,000 ids in the window, beside no `dedupe`",
+        "publish with ids, `dedupe: id`, 2,000,000 ids in the window, compared with no `dedupe`",
         dedupe,
         _least("kept_pct", 65),
     ),
-    "priority": _pairs("work queue, 3 priorities by chance, beside none", priority),
+    "priority": _pairs("work queue, 3 random priorities, compared with none", priority),
     "sorted-producer": _pairs(
-        "work queue, `sequencing: producer`, beside `arrival` of the same messages",
+        "work queue, `sequencing: producer`, compared with `arrival` for the same messages",
         partial(sorted_by, sequencing="producer"),
     ),
     "sorted-clock": _pairs(
-        "work queue, `sequencing: clock`, a window of 100 ms, beside `arrival` of the same messages",
+        "work queue, `sequencing: clock`, a window of 100 ms, compared with `arrival` for the same messages",
         partial(sorted_by, sequencing="clock"),
     ),
     "scheduled": Scenario(
         "scheduled",
-        "1,000,000 messages, each frame's 100 are due together",
+        "1,000,000 messages, the 100 of each frame due at the same time",
         scheduled,
         (
             _most("added_mib", 100),
@@ -229,31 +229,31 @@ SEMANTICS: dict[str, Scenario] = {
     ),
     "scheduled-single": Scenario(
         "scheduled",
-        "200,000 messages, each is due at a millisecond of its own",
+        "200,000 messages, each due at a different millisecond",
         partial(scheduled, is_each=True),
         (_most("added_mib", 100),),
     ),
     "scheduled-exactness": Scenario(
         "exactness",
-        "100 single messages a second, each due at a time by chance",
+        "100 single messages per second, each due at a random time",
         scheduled_exactness,
         (_most("p99_ms", 50),),
     ),
     "fairness": Scenario(
         "fairness",
-        "1,000 a second, while another queue gets 2,000 a second and not 200",
+        "1,000 per second, while another queue receives 2,000 per second instead of 200",
         fairness,
         (_most("p99_more_pct", 50),),
     ),
     "fairness-high": Scenario(
         "fairness",
-        "1,000 a second, while another queue gets 10,000 a second and not 1,000",
+        "1,000 per second, while another queue receives 10,000 per second instead of 1,000",
         partial(fairness, usual_rate=USUAL_RATE_HIGH),
         (_most("p99_more_pct", 50),),
     ),
     "fairness-backlog": Scenario(
         "fairness",
-        "1,000 a second, while consumers of another queue take 10,000 a second and not 1,000 out of a backlog",
+        "1,000 per second, while consumers of another queue receive 10,000 per second instead of 1,000 from a backlog",
         fairness_backlog,
         (_most("p99_more_pct", 50),),
     ),
@@ -269,13 +269,13 @@ DUTIES: dict[str, Scenario] = {
     "duty-encryption": _duty("publish, encrypted at rest", publish_duty, Duties(is_encrypted=True)),
     "duty-encryption-work": _duty("work queue, encrypted at rest", work_duty, Duties(is_encrypted=True)),
     "duty-limits": _duty("publish, four rules counted in Redis", publish_duty, Duties(is_limited=True)),
-    "duty-keys": _duty("publish, an idempotency key a frame", publish_duty, Duties(has_keys=True)),
+    "duty-keys": _duty("publish, an idempotency key per frame", publish_duty, Duties(has_keys=True)),
     "duty-tls": _duty("publish, TLS at the listener", publish_duty, Duties(is_tls=True)),
     "duty-front": _duty("publish, encryption, rules and a JWT", publish_duty, FRONT, _least("kept_pct", 65)),
     "duty-front-work": _duty("work queue, encryption, rules and a JWT", work_duty, FRONT, _least("kept_pct", 65)),
-    "duty-all": _duty("publish, the same with a key a frame, and TLS", publish_duty, ALL, _least("kept_pct", 65)),
+    "duty-all": _duty("publish, the same plus a key per frame and TLS", publish_duty, ALL, _least("kept_pct", 65)),
     "duty-all-256": _duty("publish, the same with 256 unconfirmed", publish_duty_narrow, ALL, _least("kept_pct", 65)),
-    "duty-all-work": _duty("work queue, the same with a key a frame, and TLS", work_duty, ALL, _least("kept_pct", 65)),
+    "duty-all-work": _duty("work queue, the same plus a key per frame and TLS", work_duty, ALL, _least("kept_pct", 65)),
 }
 """What the duties of the front end cost, 100 messages a frame."""
 
@@ -285,13 +285,13 @@ def _against(says: str, open_side: OpenSide) -> Scenario:
 
 
 AGAINST: dict[str, Scenario] = {
-    "against-publish": _against("publish, 100 a frame", Way().publish),
-    "against-single-publish": _against("publish, one message a frame", Way(per_frame=1).publish),
-    "against-work": _against("work queue, 100 a frame", Way().work),
+    "against-publish": _against("publish, 100 per frame", Way().publish),
+    "against-single-publish": _against("publish, one message per frame", Way(per_frame=1).publish),
+    "against-work": _against("work queue, 100 per frame", Way().work),
     "against-single-work": _against(
-        "work queue, one message a publish frame and an ack frame a message", Way(per_frame=1, ack_singly=True).work
+        "work queue, one message per publish frame and per ack frame", Way(per_frame=1, ack_singly=True).work
     ),
-    "against-http-publish": _against("HTTP publish, one message a request", Way().http),
+    "against-http-publish": _against("HTTP publish, one message per request", Way().http),
 }
 """What `--against` runs instead."""
 

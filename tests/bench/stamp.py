@@ -32,7 +32,7 @@ def stamp() -> dict[str, str | bool | None]:
 def says(machine: Mapping[str, Any], *, has_duties: bool) -> str:
     """The stamp as a sentence. Scenarios of duties mention encryption where they use it; all others use the default."""
     queues = _QUEUES[machine.get("encrypted")]
-    duties = ", those of duties only where a line says so" if has_duties else ""
+    duties = ", in the `duty-…` scenarios only where stated" if has_duties else ""
     return f"{says_when(machine)}, {queues}{duties}."
 
 

@@ -14,7 +14,7 @@ from tests.bench.page import PAGE, PUBLISHED, PUBLISHED_SPARK, rows_of_spark, sh
 
 STAMP = re.compile(
     r"Measured on (?P<date>\d{4}-\d\d-\d\d) at commit `([0-9a-f]{12}|[0-9a-f]{40})`(?P<changed> with changes)?, "
-    r"(?:queues encrypted|nothing encrypted) at rest(?:, those of duties only where a line says so)?\. "
+    r"(?:queues encrypted|nothing encrypted) at rest(?:, in the `duty-…` scenarios only where stated)?\. "
     r".+, \d+ cores \(.+\), \d+ GiB, .+, Linux [\d.]+, Python [\d.]+, .+; .+\."
 )
 SPARK = re.compile(
