@@ -53,7 +53,6 @@ class ChunkState:
         "expires",
         "full",
         "history",
-        "is_late",
         "keys",
         "lane",
         "leased",
@@ -95,8 +94,6 @@ class ChunkState:
         self.expires: Sequence[int] | None = None
         self.lane: Any = None
         """The lane whose runs its messages are in."""
-        self.is_late = False
-        """Its messages came after their turn, and are delivered before the others of their keys."""
         self.turns: list[int] | None = None
         """In a queue that sorts: the messages released together, as bits, in the order of release so far."""
 

@@ -15,7 +15,6 @@ from backend_store.core.leases.leases import ChunkState
 from backend_store.core.limits import CHUNKS_LOADED_BYTES_MAX, DELAYED_RUNS_MAX
 from backend_store.core.log.chunk import Chunk, clear_column, holes
 from backend_store.core.log.records import Retry
-from backend_store.core.log.sublogs import SORTING
 from backend_store.core.ready.arrival import ArrivalRuns, Run, Runs
 from backend_store.core.ready.fair import FairRuns
 from backend_store.core.ready.priorities import Lane, Lanes
@@ -119,7 +118,6 @@ class Backlog:
             state.expires = clear_column(chunk, "exp")
             if self.reads_keys:
                 state.keys = clear_column(chunk, "key")
-            state.is_late = chunk.shelf == SORTING and clear_column(chunk, "late") is not None
         state.lane = self.lanes.of(chunk.shelf)
         if state.settled:
             self._count_ended(state, state.settled)

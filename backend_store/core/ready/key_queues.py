@@ -106,18 +106,13 @@ class KeyQueues:
         self._entered(spot, len(keys))
         return bits
 
-    def prepend(self, key: Key, spot: Spot, bits: int, *, behind_late: bool = False) -> None:
-        """Adds messages to the beginning of a line: to the first part, if that is of the same chunk. `behind_late`:
-        late messages that wait there stay before them.
-        """
+    def prepend(self, key: Key, spot: Spot, bits: int) -> None:
+        """Adds messages to the beginning of a line: to the first part, if that is of the same chunk."""
         parked = self.parked.get(key)
         line = parked.head if parked is not None else self.by_key.setdefault(key, [])
-        at = 0
-        while behind_late and at < len(line) and line[at][0].state.is_late:
-            at += 1
-        has_first = at < len(line) and line[at][0] is spot
-        parts = spot.state.in_turns(line[at][1] | bits if has_first else bits)
-        line[at : at + has_first] = [(spot, part) for part in parts]
+        has_first = bool(line) and line[0][0] is spot
+        parts = spot.state.in_turns(line[0][1] | bits if has_first else bits)
+        line[: int(has_first)] = [(spot, part) for part in parts]
         self._entered(spot, len(parts) - has_first)
 
     def pull(self, key: Key, bound: int) -> bool:

@@ -65,11 +65,6 @@ class StrictRuns:
         return bool(self._open) or self._lines.wanted is not None
 
     @property
-    def has_room(self) -> bool:
-        """Whether memory takes more waiting messages."""
-        return not (self._lines.is_memory_full or self._lines.is_full)
-
-    @property
     def wants_more(self) -> bool:
         """Whether nothing may be drawn, and a later chunk could have a key that is not locked."""
         return self._is_starved and not (self._is_patient and self._is_crowded)
@@ -309,25 +304,15 @@ class StrictRuns:
 
         Messages of a chunk that the lane has yet to read come with its push: others may be before them.
         """
-        self._put_first(state, self._without_early(state, bits), behind_late=not state.is_late)
-
-    def push_late(self, state: ChunkState, bits: int) -> None:
-        """Adds messages that came after their turn: before all others of their keys that are not drawn, and behind
-        those that came late before them.
-        """
-        if self._restored:
-            self._restored.pop(state.base, None)
-        self._put_first(state, bits & state.free, behind_late=True)
-
-    def _put_first(self, state: ChunkState, bits: int, *, behind_late: bool) -> None:
+        bits = self._without_early(state, bits)
         spot = self._spots.of(state)
         assert not bits & spot.held, f"messages of the chunk at {state.base} were put back before they were freed"
         for key, own in spot.split(bits).items():
-            if self._is_locked(key) or (behind_late and self._has_late_ready(key, spot)):
-                self._lines.prepend(key, spot, own, behind_late=behind_late)
+            if self._is_locked(key):
+                self._lines.prepend(key, spot, own)
                 continue
             if self._closed and self._waits(key, state.base):
-                self._lines.prepend(key, spot, own, behind_late=behind_late)
+                self._lines.prepend(key, spot, own)
                 if self._at.get(key) is None:
                     self._go_on((key,))
                 continue
@@ -342,11 +327,6 @@ class StrictRuns:
         if spot.ready:
             self._open[spot] = None
             self._open.move_to_end(spot, last=False)
-
-    def _has_late_ready(self, key: Key, spot: Spot) -> bool:
-        """Whether late messages of a key that are in another chunk may be drawn now."""
-        at = self._at.get(key)
-        return at is not None and at is not spot and at.state.is_late and bool(at.bits_of.get(key, 0) & at.ready)
 
     def _without_early(self, state: ChunkState, bits: int) -> int:
         """Removes messages that come back, after a restart, before their chunk is sorted in: they wait for that."""

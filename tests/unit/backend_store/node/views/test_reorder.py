@@ -20,7 +20,6 @@ from tests.support.queues import (
     publish,
     queue,
     rows,
-    texts,
     time_passes,
     took,
 )
@@ -157,83 +156,6 @@ def test_a_crash_finds_a_late_message_in_one_place_or_not_at_all(late_messages: 
     crashed(world, landed=landed)
     place = MAIN if late_messages == "head" else LATE
     assert drained(world, view=place) == (["1"] if landed else [])
-
-
-def keyed(world: World, key: str, number: int, producer: str = "p") -> None:
-    publish(world, draft(f"{key}{number}", key=key, stamp=Stamp(0, f"{producer}{key}", number)))
-
-
-def strict_by_producer(**settings: object) -> World:
-    return by_producer(ordering="strict", late_messages="head", **settings)
-
-
-def test_in_strict_order_a_late_message_waits_for_those_of_its_key_that_are_out() -> None:
-    world = strict_by_producer()
-    for number in (3, 4):
-        keyed(world, "a", number)
-    keyed(world, "b", 2)
-    time_passes(world, WINDOW_MS)
-    out = took(world, 1)
-    assert texts(out) == ["a3"]
-    keyed(world, "a", 1)
-    keyed(world, "a", 2)
-    assert drained(world) == ["b2"], "key a is with one consumer"
-    ack(world, out)
-    late = took(world, 10)
-    assert texts(late) == ["a1"] and column(late, "late") == [True]
-    ack(world, late)
-    assert drained(world) == ["a2", "a4"]
-
-
-def test_in_strict_order_late_messages_go_before_ready_ones_of_their_key_in_the_order_they_came() -> None:
-    world = strict_by_producer()
-    for number in (4, 5):
-        keyed(world, "a", number)
-    time_passes(world, WINDOW_MS)
-    for number in (1, 2, 3):
-        keyed(world, "a", number)
-    assert drained(world) == ["a1", "a2", "a3", "a4", "a5"]
-
-
-def test_in_strict_order_late_messages_go_before_what_comes_back() -> None:
-    world = strict_by_producer()
-    for number in (3, 4):
-        keyed(world, "a", number)
-    time_passes(world, WINDOW_MS)
-    out = took(world, 1)
-    keyed(world, "a", 1)
-    keyed(world, "a", 2)
-    nack(world, out)
-    late = took(world, 10)
-    assert texts(late) == ["a1"]
-    nack(world, late)
-    assert drained(world) == ["a1", "a2", "a3", "a4"]
-
-
-@pytest.mark.parametrize("landed", [False, True])
-def test_in_strict_order_a_crash_keeps_the_place_of_late_messages(landed: bool) -> None:
-    world = strict_by_producer()
-    for number in (2, 3):
-        keyed(world, "a", number)
-    time_passes(world, WINDOW_MS)
-    world.publish_drafts([draft("a1", key="a", stamp=Stamp(0, "pa", 1))])
-    world.committer.prepare()
-    crashed(world, landed=landed)
-    assert drained(world) == (["a1"] if landed else []) + ["a2", "a3"]
-
-
-def test_in_strict_order_a_late_message_waits_for_a_lease_that_outlived_a_crash() -> None:
-    world = strict_by_producer(lease_mode="replicated")
-    for number in (2, 3):
-        keyed(world, "a", number)
-    time_passes(world, WINDOW_MS)
-    out = took(world, 1)
-    assert texts(out) == ["a2"]
-    keyed(world, "a", 1)
-    crashed(world, landed=True)
-    assert took(world, 10) is None
-    ack(world, out)
-    assert drained(world) == ["a1", "a3"]
 
 
 def test_what_comes_back_goes_before_what_has_not_been_out_yet() -> None:
