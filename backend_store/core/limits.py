@@ -41,6 +41,9 @@ KEYED_COLUMNS_MAX = 256
 KEYED_LOOK_AHEAD_RUNS_MAX = 1_000_000
 """Runs that wait, in memory and on disk, behind locked keys or for older messages elsewhere in the queue; beyond it the
 lane reads no further, and later messages wait too, until some are settled or released."""
+LATE_CHUNKS_IN_MEMORY_MAX = 4_096
+"""Chunks with late messages that a queue in strict order has in memory, ready, in flight or behind locked keys. While
+it has so many, further late ones stay on disk, and later messages of their keys may go before them."""
 KEYED_STUCK_MS = 1_000
 """A key whose messages did not move for this long is stuck: the messages behind it may be parked on disk."""
 KEYED_SPILL_ROWS_MAX = 1_024

@@ -159,13 +159,6 @@ RULES: Final[tuple[Rule, ...]] = (
         'keep fair_by at "none"',
     ),
     Rule(
-        "ordering: strict with late_messages: head",
-        ("ordering", "late_messages"),
-        lambda c: c.ordering == "strict" and c.late_messages == "head",
-        "a late message at the head could go to one consumer while another holds messages with the same key",
-        'keep late_messages at "late_queue"',
-    ),
-    Rule(
         "ordering: best_effort with key_run_max",
         ("ordering", "key_run_max"),
         lambda c: c.ordering == "best_effort" and _moved(c, "key_run_max"),

@@ -225,6 +225,11 @@ CASES = [
     Case("expiring", dying, {}),
     Case("producer", numbered, {"sequencing": "producer", **SORTED}, (VIEW_MAIN, VIEW_LATE)),
     Case("producer, late first", numbered, {"sequencing": "producer", "late_messages": "head", **SORTED}),
+    Case(
+        "producer, strict, late first",
+        numbered,
+        {"sequencing": "producer", "ordering": "strict", "late_messages": "head", **SORTED},
+    ),
     Case("clock", timed, {"sequencing": "clock", **SORTED}, (VIEW_MAIN, VIEW_LATE)),
     Case("clock, strict", timed, {"sequencing": "clock", "ordering": "strict", **SORTED}, (VIEW_MAIN, VIEW_LATE)),
     Case("clock, expiring", timed, {"sequencing": "clock", "message_ttl_ms": 200, **SORTED}, (VIEW_MAIN, VIEW_LATE)),

@@ -24,8 +24,12 @@ class Item(NamedTuple):
     """A message in the reference: its place in the order of its key."""
 
     number: int
-    base: int
     index: int
+    late: int
+    """Counts late ones, which come behind the last one of their key that was drawn; 0 for others."""
+    base: int
+    at: int
+    """Which message of its chunk it is."""
 
 
 SMALL = {
@@ -59,6 +63,11 @@ class StrictOrder(RuleBasedStateMachine):
         self.rows: dict[tuple[int, int], ParkedRow] = {}
         self.in_commit: Spill | None = None
         self.pushed = 0
+        self.late = 0
+        self.loose: set[Key] = set()
+        """Keys with late messages that wait for another partition: older ones here must go before them."""
+        self.last_drawn: dict[Key, tuple[int, int]] = {}
+        """The place of the last message of each key that was drawn and is not late."""
         self.quiet_steps = 0
         # The reference: what waits of each key, in its order, and what somebody has of it.
         self.waiting: dict[Key, list[Item]] = {}
@@ -85,7 +94,7 @@ class StrictOrder(RuleBasedStateMachine):
         return self.states[base]
 
     def key(self, item: Item) -> Key:
-        return self.columns[item.base][item.index]
+        return self.columns[item.base][item.at]
 
     def locked(self) -> set[Key]:
         return {self.key(item) for item in (*self.held.values(), *self.delayed.values())}
@@ -99,8 +108,27 @@ class StrictOrder(RuleBasedStateMachine):
             self.states[base].keys = None
         self.pushed += 1
         for index, key in enumerate(keys):
-            self.waiting.setdefault(key, []).append(Item(self.pushed, base, index))
+            self.waiting.setdefault(key, []).append(Item(self.pushed, index, 0, base, index))
         self.runs.push(self.states[base], self.states[base].full)
+
+    @rule(keys=keys_of_chunk)
+    def come_late(self, keys: list[Key]) -> None:
+        """Late messages go before those of their keys that nobody had."""
+        base = len(self.columns) * 8
+        self.columns[base] = keys
+        state = self.states[base] = chunk_state(base, keys)
+        if keys == [None] * len(keys):
+            state.keys = None
+        state.late = state.full
+        self.late += 1
+        for index, key in enumerate(keys):
+            waiting = self.waiting.setdefault(key, [])
+            place = self.last_drawn.get(key, (0, 0))
+            if self._is_closed(Item(*place, 0, base, index)):
+                self.loose.add(key)
+            waiting.append(Item(*place, self.late * 8 + index, base, index))
+            waiting.sort()
+        self.runs.push_late(state, state.full)
 
     @rule(chunks=st.lists(keys_of_chunk, min_size=2, max_size=4), lands=st.booleans())
     def pile_up(self, chunks: list[list[Key]], lands: bool) -> None:
@@ -122,7 +150,7 @@ class StrictOrder(RuleBasedStateMachine):
     def draw(self, limit: int) -> bool:
         drawn = self._draw(limit)
         if drawn is None:
-            stuck = {key for key, items in self.waiting.items() if items and not self._is_closed(items[0])}
+            stuck = {key for key, items in self.waiting.items() if not all(map(self._is_closed, items))}
             stuck -= self.locked()
             assert not stuck or self._is_on_disk(stuck), f"messages of {stuck} could be drawn"
             return False
@@ -130,19 +158,23 @@ class StrictOrder(RuleBasedStateMachine):
         assert bits.bit_count() <= limit
         assert not bits & ~state.free
         state.leased |= bits
+        state.started |= bits
         by_key: dict[Key, list[Item]] = {}
         locked = self.locked()
         for index in indexes(bits):
             key = self.columns[state.base][index]
-            item = next(item for item in self.waiting[key] if (item.base, item.index) == (state.base, index))
+            item = next(item for item in self.waiting[key] if (item.base, item.at) == (state.base, index))
             by_key.setdefault(key, []).append(item)
         for key, items in by_key.items():
             assert key not in locked, f"{key} was handed out to two"
             assert len(items) <= KEY_RUN_MAX
-            assert items == self.waiting[key][: len(items)], f"{key} was handed out of order"
             assert not any(map(self._is_closed, items)), f"{key} was handed out before what is in another partition"
-            del self.waiting[key][: len(items)]
-            self.held |= {(item.base, item.index): item for item in items}
+            first = [item for item in self.waiting[key] if not self._is_closed(item)][: len(items)]
+            assert items == first or key in self.loose, f"{key} was handed out of order"
+            self.waiting[key] = [item for item in self.waiting[key] if item not in items]
+            drawn_places = [(item.number, item.index) for item in items if not item.late]
+            self.last_drawn[key] = max([self.last_drawn.get(key, (0, 0)), *drawn_places])
+            self.held |= {(item.base, item.at): item for item in items}
         self.quiet_steps += 1
         return True
 
@@ -178,7 +210,7 @@ class StrictOrder(RuleBasedStateMachine):
                 return self.runs.draw(limit)
 
     def _adopted(self, row: ParkedRow) -> ChunkState | None:
-        settled = {(item.base, item.index) for item in self._unsettled()}
+        settled = {(item.base, item.at) for item in self._unsettled()}
         keys = self.columns[row.base]
         if not any((row.base, index) in settled for index in range(len(keys))):
             return None  # its rows are gone
@@ -205,7 +237,7 @@ class StrictOrder(RuleBasedStateMachine):
             by_base[base] = by_base.get(base, 0) | 1 << index
         items = [self.held.pop(place) for place in sorted(chosen)]
         for item in items if outcome == "delay" else ():
-            self.delayed[item.base, item.index] = item
+            self.delayed[item.base, item.at] = item
         for base, bits in sorted(by_base.items(), reverse=True):
             state = self.state(base)
             state.leased ^= bits
@@ -231,21 +263,21 @@ class StrictOrder(RuleBasedStateMachine):
         place = sorted(self.delayed)[pick % len(self.delayed)]
         item = self.delayed.pop(place)
         state = self.state(item.base)
-        state.delayed &= ~(1 << item.index)
-        self.runs.freed(state, 1 << item.index)
-        self.runs.put_back(state, 1 << item.index)
+        state.delayed &= ~(1 << item.at)
+        self.runs.freed(state, 1 << item.at)
+        self.runs.put_back(state, 1 << item.at)
         self._wait_again([item])
 
     @rule(pick=any_number)
     def expire(self, pick: int) -> None:
         """A message that nobody holds is settled: it was too old, or acked with an old receipt."""
-        waiting = [item for item in self._unsettled() if (item.base, item.index) not in self.held | self.delayed]
+        waiting = [item for item in self._unsettled() if (item.base, item.at) not in self.held | self.delayed]
         if waiting:
             item = sorted(waiting)[pick % len(waiting)]
             self.waiting[self.key(item)].remove(item)
             if item.base in self.states:
-                self.state(item.base).settled |= 1 << item.index
-                self.runs.freed(self.state(item.base), 1 << item.index)
+                self.state(item.base).settled |= 1 << item.at
+                self.runs.freed(self.state(item.base), 1 << item.at)
 
     @rule(pick=any_number)
     def leave_memory(self, pick: int) -> None:
@@ -273,22 +305,23 @@ class StrictOrder(RuleBasedStateMachine):
             if not state.leased | state.delayed:
                 assert self.states.pop(state.base) is state
 
-    @precondition(lambda self: self.quiet_steps >= QUIET_STEPS)
+    @precondition(lambda self: self.quiet_steps >= QUIET_STEPS and not any(i.late for i in self._unsettled()))
     @rule()
     def restart(self) -> None:
         """A clean stop: leases are kept, and the lane is read anew."""
         self.quiet_steps = 0
+        self.loose.clear()
         self.runs = StrictRuns(KEY_RUN_MAX)
         self.runs.close(self.closed)
         self.rows.clear()
         self.in_commit = None
         self.states.clear()
-        unsettled = {(item.base, item.index): item for item in self._unsettled()}
+        unsettled = {(item.base, item.at): item for item in self._unsettled()}
         for base, keys in self.columns.items():
             bits = sum(1 << index for index in range(len(keys)) if (base, index) not in unsettled)
             state = self.states[base] = chunk_state(base, keys, settled=bits)
-            state.leased = sum(1 << item.index for item in self.held.values() if item.base == base)
-            state.delayed = sum(1 << item.index for item in self.delayed.values() if item.base == base)
+            state.leased = sum(1 << item.at for item in self.held.values() if item.base == base)
+            state.delayed = sum(1 << item.at for item in self.delayed.values() if item.base == base)
             if state.leased | state.delayed:
                 self.runs.hold(state, state.leased | state.delayed)
         for state in self.states.values():

@@ -250,6 +250,7 @@ GROUPS = (
             "backend_store.core.limits:KEYED_LOOK_AHEAD_RUNS_MAX": "",
             "backend_store.core.limits:KEYED_CHUNKS_IN_MEMORY_MAX": "",
             "backend_store.core.limits:KEYED_COLUMNS_MAX": "",
+            "backend_store.core.limits:LATE_CHUNKS_IN_MEMORY_MAX": "",
             "backend_store.core.limits:KEYED_STUCK_MS": "",
             "backend_store.core.limits:KEYED_CROWD_MIN": "",
             "backend_store.core.limits:KEYED_PATIENCE_MS": "",

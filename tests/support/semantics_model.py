@@ -83,6 +83,10 @@ class SemanticsModel:
 
     def _check_order(self, view: str, batch: list[Message]) -> None:
         numbers = [m.number for m in batch]
+        if self.config.ordering == "strict" and view == "main":
+            for m in batch:
+                self._check_key(m, numbers)
+            return
         rest = [m for m in self.ready(view) if m.number not in numbers]
         higher = [m for m in rest if not batch[0].is_head and rank(m) > rank(batch[0]) and not m.scheduled_ms]
         lower = [m for m in rest if rank(m) < rank(batch[0])]
@@ -91,10 +95,6 @@ class SemanticsModel:
             assert self.served[False] <= self.served[True] / 19 + 1, f"{higher[0].number} should precede {numbers}"
         elif lower:
             self.served[True] += len(batch)
-        if self.config.ordering == "strict" and view == "main":
-            for m in batch:
-                self._check_key(m, numbers)
-            return
         for m in batch:
             before = [r.number for r in rest if is_before(r, m)]
             assert m.is_touched or not before, f"{m.number} was handed out before {before}"
@@ -102,10 +102,12 @@ class SemanticsModel:
     def _check_key(self, m: Message, batch: list[int]) -> None:
         """A key has one holder, and nothing is handed out before earlier messages are settled for good."""
         for other in self.messages.values():
-            if other.number in batch or other.view != "main" or other.key != m.key or other.is_head != m.is_head:
-                continue  # late messages have a lane of their own, and its own keys
+            if other.number in batch or other.view != "main" or other.key != m.key:
+                continue
             assert other.state not in ("leased", "returned"), f"{m.number} went out while {other.number} was held"
             is_earlier = other.place < m.place and not (other.scheduled_ms or m.scheduled_ms)
+            if other.is_head != m.is_head:  # a late one goes first, but for what was handed out before
+                is_earlier = other.is_head and not m.is_touched
             # What nobody held when it ended is passed over; an ack of it, if it is late, need not have landed.
             is_over = self.is_doomed(other) or (other.state == "settling" and other.was in FREE)
             is_over = is_over or other.end in ("expired", "max_attempts")

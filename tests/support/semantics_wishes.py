@@ -19,8 +19,7 @@ def configs(draw: st.DrawFn) -> QueueConfig:
     given["ordering"] = draw(st.sampled_from(["best_effort", "best_effort", "strict"]))
     if given["sequencing"] != "arrival":
         given["sort_window_ms"] = draw(st.sampled_from([50, 300]))
-        is_strict = given["ordering"] == "strict"
-        given["late_messages"] = "late_queue" if is_strict else draw(st.sampled_from(["late_queue", "head"]))
+        given["late_messages"] = draw(st.sampled_from(["late_queue", "head"]))
     elif given["ordering"] == "best_effort":
         given["priorities"] = draw(st.integers(1, 3))
     if given["sequencing"] == "arrival":

@@ -55,6 +55,7 @@ class ChunkState:
         "history",
         "keys",
         "lane",
+        "late",
         "leased",
         "partition",
         "recorded",
@@ -92,6 +93,8 @@ class ChunkState:
         """True if attempts or due times are on disk, so that a later empty set must be written, too."""
         self.keys: Sequence[str | None] | None = None
         self.expires: Sequence[int] | None = None
+        self.late = 0
+        """Messages that a queue in strict order delivers before the later ones of their keys."""
         self.lane: Any = None
         """The lane whose runs its messages are in."""
         self.turns: list[int] | None = None

@@ -15,6 +15,7 @@ from backend_store.core.leases.leases import ChunkState
 from backend_store.core.limits import CHUNKS_LOADED_BYTES_MAX, DELAYED_RUNS_MAX
 from backend_store.core.log.chunk import Chunk, clear_column, holes
 from backend_store.core.log.records import Retry
+from backend_store.core.log.sublogs import SORTING
 from backend_store.core.ready.arrival import ArrivalRuns, Run, Runs
 from backend_store.core.ready.fair import FairRuns
 from backend_store.core.ready.priorities import Lane, Lanes
@@ -118,6 +119,7 @@ class Backlog:
             state.expires = clear_column(chunk, "exp")
             if self.reads_keys:
                 state.keys = clear_column(chunk, "key")
+                state.late = _late(chunk) if chunk.shelf == SORTING else 0
         state.lane = self.lanes.of(chunk.shelf)
         if state.settled:
             self._count_ended(state, state.settled)
@@ -252,3 +254,8 @@ class Backlog:
         if state is not None and state.delayed >> index & 1:
             return "delayed"
         return "ready"
+
+
+def _late(chunk: Chunk) -> int:
+    column = clear_column(chunk, "late")
+    return sum(1 << index for index, is_late in enumerate(column or ()) if is_late)

@@ -137,6 +137,8 @@ class Spots:
     def __init__(self) -> None:
         self._by_base: dict[int, Spot] = {}
         self._columns: deque[Spot] = deque()
+        self.late = 0
+        """How many of them have late messages."""
 
     def __contains__(self, base: int) -> bool:
         return base in self._by_base
@@ -149,6 +151,7 @@ class Spots:
         spot = self._by_base.get(state.base)
         if spot is None:
             spot = self._by_base[state.base] = Spot(state)
+            self.late += state.late != 0
             if spot.is_whole:
                 self._columns.append(spot)
                 if len(self._columns) > KEYED_COLUMNS_MAX:
@@ -161,11 +164,13 @@ class Spots:
         if spot.ready or spot.held or spot.runs or self._by_base.get(spot.state.base) is not spot:
             return False
         del self._by_base[spot.state.base]
+        self.late -= spot.state.late != 0
         return True
 
     def clear(self) -> None:
         self._by_base.clear()
         self._columns.clear()
+        self.late = 0
 
 
 def _repeated(bits_of: dict[Key, int]) -> int:

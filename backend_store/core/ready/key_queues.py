@@ -7,7 +7,7 @@ an index only: at start they are deleted, and the lane is read again. Nothing he
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from backend_store.core.limits import (
@@ -114,6 +114,25 @@ class KeyQueues:
         parts = spot.state.in_turns(line[0][1] | bits if has_first else bits)
         line[: int(has_first)] = [(spot, part) for part in parts]
         self._entered(spot, len(parts) - has_first)
+
+    def insert_late(self, key: Key, spot: Spot, bits: int, bound: int) -> None:
+        """Adds late messages to a line: behind the late ones at its beginning, those that came back, and those of
+        chunks below offset `bound`; before all others.
+        """
+        parked = self.parked.get(key)
+        line = parked.head if parked is not None else self.by_key.setdefault(key, [])
+        place = _first_new(line, bound)
+        if parked is not None and bound and place == len(line):
+            line = self.by_key.setdefault(key, [])  # rows on disk may be below the bound, and must not wait for these
+            place = _first_new(line, bound)
+        if place < len(line):
+            other, own = line[place]
+            if again := own & (other.state.late | other.state.started):
+                line[place : place + 1] = [(other, again), (other, own ^ again)]
+                self._entered(other, 1)
+                place += 1
+        line.insert(place, (spot, bits))
+        self._entered(spot, 1)
 
     def pull(self, key: Key, bound: int) -> bool:
         """Moves the first part of a chunk below offset `bound` to the front of its line. Returns False if there is no
@@ -231,7 +250,8 @@ class KeyQueues:
     def _spill(self, key: Key, keep: int, rows: list[ParkedRow]) -> None:
         line = self.by_key.get(key)
         parked = self.parked.get(key)
-        start = keep if parked is None else 0
+        # Late messages stay in memory, so that further ones find their place behind them.
+        start = 0 if parked is not None else max(keep, _first_new(line or (), 0))
         room = KEYED_SPILL_ROWS_MAX - len(rows)
         if line is None or not room or len(line) <= start:
             return
@@ -257,3 +277,12 @@ class KeyQueues:
             parked.coming -= 1
             self.left(spot)
         return [spot for _, spot in spilling]
+
+
+def _first_new(line: Sequence[Part], bound: int) -> int:
+    """The number of parts at the beginning of a line that are late, came back, or are of chunks below `bound`."""
+    for number, (spot, bits) in enumerate(line):
+        state = spot.state
+        if bits & ~(state.late | state.started) and state.base >= bound:
+            return number
+    return len(line)

@@ -119,6 +119,32 @@ class StrictRuns:
     def push(self, state: ChunkState, bits: int) -> None:
         self._fresh.append((state, bits))
 
+    @property
+    def late_chunks(self) -> int:
+        """Chunks in memory with late messages that are ready, drawn, or wait in a line."""
+        return self._spots.late
+
+    def push_late(self, state: ChunkState, bits: int) -> None:
+        """Adds late messages, each before those of its key that were not drawn yet, and behind earlier late ones. Those
+        of a locked key wait until it is unlocked.
+        """
+        self._restored.pop(state.base, None)
+        bits &= state.free
+        if not bits:
+            return
+        spot = self._spots.of(state)
+        for key, own in spot.split(bits).items():
+            # Where they wait for messages elsewhere, these may wait for older ones here, which then must not be behind.
+            bound = self._closed[slot_of(key or "")] if self._closed and self._waits(key, state.base) else 0
+            is_locked = self._is_locked(key)
+            if not is_locked:
+                self._withdraw(key)
+            self._lines.insert_late(key, spot, own, bound)
+            if not is_locked:
+                self._go_on((key,))
+        if spot.ready:
+            self._open.move_to_end(spot, last=False)
+
     def _look(self) -> None:
         while self._fresh and not self._open:
             self._sort_in(*self._fresh.popleft())

@@ -11,6 +11,7 @@ from backend_store.core.log.records import GroupRow, PartitionState, Tally
 from backend_store.core.log.sublogs import SHELF_OF_VIEW, VIEW_MAIN
 from backend_store.core.ready.arrival import ArrivalRuns, Runs
 from backend_store.core.ready.attempt_policy import Policy, companion_policy, policy_of
+from backend_store.core.ready.late import LateRuns
 from backend_store.core.ready.strict import StrictRuns
 from backend_store.core.ready.work_queue import WorkView
 from backend_store.model import VISIBILITY_MS_MAX, Offset, QueueConfig
@@ -30,7 +31,7 @@ def core_of(
         return _group_core(config, *group, key, first_lease)
     if view == VIEW_MAIN and config.sequencing != "arrival":
         # Its lanes read rows of the release order, by number: the usual rows, and those for the head of the queue.
-        return WorkView(
+        core = WorkView(
             key,
             next_scan=Offset(0),
             first_lease=first_lease,
@@ -40,6 +41,10 @@ def core_of(
             reads_keys=reads_keys(config),
             is_fair=config.fair_by == "key",
         )
+        order, head = core.lanes.all
+        if isinstance(order.runs, StrictRuns):
+            head.runs = LateRuns(order.runs)
+        return core
     if view == VIEW_MAIN:
         return WorkView(
             key,

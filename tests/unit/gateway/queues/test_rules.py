@@ -61,11 +61,6 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("ordering: strict with priorities above 1", STRICT | {"priorities": 2}, {"ordering": "best_effort"}),
     ("ordering: strict with fair_by: key", STRICT | {"fair_by": "key"}, {"fair_by": "none"}),
-    (
-        "ordering: strict with late_messages: head",
-        STRICT | {"sequencing": "producer", "late_messages": "head"},
-        {"late_messages": "late_queue"},
-    ),
     ("ordering: best_effort with key_run_max", {"key_run_max": 5}, STRICT),
     ("sequencing: producer or clock with priorities above 1", PRODUCER | {"priorities": 2}, {"sequencing": "arrival"}),
     ("sequencing: producer or clock with delay_ms", CLOCK | {"delay_ms": 2}, {"sequencing": "arrival"}),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from backend_store.core.leases.leases import Lease
 from backend_store.core.log.sublogs import SORTING
+from backend_store.core.ready import late
 from backend_store.model import Original, Overloaded, Stamp
 from backend_store.storage.engine import Table
 from tests.support.queues import (
@@ -19,7 +21,10 @@ from tests.support.queues import (
     nack,
     publish,
     queue,
+    receipts,
     rows,
+    settle,
+    texts,
     time_passes,
     took,
 )
@@ -145,9 +150,12 @@ def test_a_late_message_goes_before_all_others_where_the_queue_says_so() -> None
 
 
 @pytest.mark.parametrize("late_messages", ["head", "late_queue"])
+@pytest.mark.parametrize("ordering", ["best_effort", "strict"])
 @pytest.mark.parametrize("landed", [False, True])
-def test_a_crash_finds_a_late_message_in_one_place_or_not_at_all(late_messages: str, landed: bool) -> None:
-    world = by_producer(late_messages=late_messages)
+def test_a_crash_finds_a_late_message_in_one_place_or_not_at_all(
+    late_messages: str, ordering: str, landed: bool
+) -> None:
+    world = by_producer(late_messages=late_messages, ordering=ordering)
     numbered(world, 2)
     time_passes(world, WINDOW_MS)
     drained(world)
@@ -216,3 +224,157 @@ def test_nothing_is_left_of_a_sorted_queue_that_is_empty() -> None:
     for _ in range(3):
         world.settle_down()
     assert rows(world, Table.LANES, Table.ORDER, Table.MARKS) == 0
+
+
+# ------------------------------------------------------------------------------- late messages in strict order
+
+
+def strictly(**settings: object) -> World:
+    """In strict order, with late messages at the head of their keys."""
+    return by_producer(ordering="strict", late_messages="head", **settings)
+
+
+def keyed(world: World, *numbers: int, key: str | None = "k", producer: str = "p") -> None:
+    """One commit a message; its body is its number."""
+    for number in numbers:
+        publish(world, draft(str(number), key=key, stamp=Stamp(0, producer, number)))
+
+
+def with_a_gap(world: World, *, key: str | None = "k") -> None:
+    """The numbers 3 to 5 have had their turn: 1 and 2 are late."""
+    keyed(world, 3, 4, 5, key=key)
+    time_passes(world, WINDOW_MS)
+
+
+def durable(world: World, limit: int = 64) -> Lease | None:
+    """A lease that is on the disk."""
+    lease = took(world, limit)
+    world.settle_down()
+    return lease
+
+
+@pytest.mark.parametrize("key", ["k", None])
+def test_in_strict_order_a_late_message_goes_before_those_of_its_key_that_nobody_had(key: str | None) -> None:
+    world = strictly(lease_mode="replicated")
+    with_a_gap(world, key=key)
+    keyed(world, 1, 2, key=key)
+    first = durable(world, 1)
+    assert texts(first) == ["1"] and column(first, "late") == [True]
+    assert took(world) is None
+    ack(world, first)
+    assert drained(world) == ["2", "3", "4", "5"] and counts(world, LATE) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("key", ["k", None])
+def test_a_late_message_of_a_locked_key_waits_and_comes_before_the_later_ones(key: str | None) -> None:
+    world = strictly(lease_mode="replicated")
+    with_a_gap(world, key=key)
+    held = durable(world, 1)
+    assert texts(held) == ["3"]
+    keyed(world, 1, 2, key=key)
+    keyed(world, 7, key="other", producer="q")
+    time_passes(world, WINDOW_MS)
+    keyed(world, 6, key="other", producer="q")
+    assert drained(world) == ["6", "7"]
+    ack(world, held)
+    assert drained(world) == ["1", "2", "4", "5"]
+
+
+def test_a_late_message_waits_for_all_that_its_keys_consumer_holds() -> None:
+    world = strictly(key_run_max=2)
+    publish(world, *(draft(str(n), key="k", stamp=Stamp(0, "p", n)) for n in (3, 4, 5)))
+    time_passes(world, WINDOW_MS)
+    held = took(world, 2)
+    assert texts(held) == ["3", "4"]
+    first, second = receipts(held)
+    keyed(world, 1)
+    settle(world, [first])
+    assert took(world) is None
+    settle(world, [second])
+    assert drained(world) == ["1", "5"]
+
+
+@pytest.mark.parametrize("delay_ms", [0, 1000])
+def test_what_comes_back_of_a_key_goes_before_its_late_messages(delay_ms: int) -> None:
+    world = strictly()
+    with_a_gap(world)
+    held = took(world, 1)
+    keyed(world, 1)
+    nack(world, held, due_ms=world.now_ms + delay_ms if delay_ms else 0)
+    keyed(world, 2)
+    if delay_ms:
+        assert took(world) is None
+        time_passes(world, delay_ms)
+    assert drained(world) == ["3", "1", "2", "4", "5"]
+
+
+@pytest.mark.parametrize("delay_ms", [0, 1000])
+def test_a_late_message_that_comes_back_holds_its_key(delay_ms: int) -> None:
+    world = strictly()
+    with_a_gap(world)
+    keyed(world, 1, 2)
+    nack(world, took(world, 1), due_ms=world.now_ms + delay_ms if delay_ms else 0)
+    if delay_ms:
+        assert took(world) is None
+        time_passes(world, delay_ms)
+    assert drained(world) == ["1", "2", "3", "4", "5"]
+
+
+def test_a_late_message_of_a_key_that_a_consumer_holds_since_before_a_crash_waits() -> None:
+    world = strictly(lease_mode="replicated")
+    with_a_gap(world)
+    held = durable(world, 1)
+    keyed(world, 1)
+    crashed(world)
+    assert took(world) is None
+    keyed(world, 2)
+    assert took(world) is None
+    settle(world, receipts(held))
+    assert drained(world) == ["1", "2", "4", "5"]
+
+
+def test_a_late_message_that_a_consumer_holds_since_before_a_crash_locks_its_key() -> None:
+    world = strictly(lease_mode="replicated")
+    with_a_gap(world)
+    keyed(world, 1, 2)
+    held = durable(world, 1)
+    crashed(world)
+    assert texts(held) == ["1"] and took(world) is None
+    settle(world, receipts(held))
+    assert drained(world) == ["2", "3", "4", "5"]
+
+
+def test_a_late_retry_that_waits_for_its_time_holds_its_key_over_a_crash() -> None:
+    world = strictly()
+    with_a_gap(world)
+    keyed(world, 1)
+    nack(world, took(world, 1), due_ms=world.now_ms + 1000)
+    crashed(world)
+    assert took(world) is None
+    time_passes(world, 1000)
+    assert drained(world) == ["1", "3", "4", "5"]
+
+
+def test_many_late_messages_are_all_delivered_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late, "LATE_CHUNKS_IN_MEMORY_MAX", 2)
+    world = strictly()
+    keyed(world, 40)
+    time_passes(world, WINDOW_MS)
+    keyed(world, *range(1, 40))
+    crashed(world)
+    assert drained(world) == [*map(str, range(1, 41))]
+    for _ in range(3):
+        world.settle_down()
+    assert rows(world, Table.LANES, Table.ORDER, Table.MARKS) == 0
+
+
+def test_a_purge_takes_late_messages_along() -> None:
+    world = strictly()
+    with_a_gap(world)
+    held = took(world, 1)
+    keyed(world, 1)
+    world.purge()
+    world.settle_down()
+    assert held is not None and counts(world) == (0, 0, 0)
+    keyed(world, 2, 6)
+    assert drained(world) == ["2", "6"]
