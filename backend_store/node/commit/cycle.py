@@ -29,7 +29,7 @@ from backend_store.node.log.apply import stage, stage_order, stage_state
 from backend_store.node.publishing import moved_away
 from backend_store.node.publishing.decide import Publishing
 from backend_store.node.publishing.idempotency_claims import bind, only_new
-from backend_store.node.publishing.placement import name_of
+from backend_store.node.publishing.placement import expiries, name_of
 from backend_store.node.publishing.queue_limits import NOTHING, has_limits
 from backend_store.node.publishing.refusals import too_late
 from backend_store.node.transfer.dead_letters import bury
@@ -227,6 +227,9 @@ class Cycle:
         """Decides a sorted queue's own part: which messages are released, and what is remembered of producers."""
         partition, records = self._of, self._records
         late = [chunk for chunk in buried if chunk.shelf == SORTING]
+        if (expiring := expiries(late)) and partition.main is not None and partition.main.expiry is not None:
+            records += expiring
+            partition.main.expiry.added()
         released, order = sorting.release(self.plan.state, late, self.plan.now_ms)
         records += released
         done = {record.base for record in records if type(record) is ChunkDone}

@@ -149,6 +149,23 @@ def test_a_late_message_goes_before_all_others_where_the_queue_says_so() -> None
     assert drained(world) == ["2", "3"] and counts(world, LATE) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("ordering", ["best_effort", "strict"])
+def test_a_late_message_at_the_head_ends_when_its_life_is_over(ordering: str) -> None:
+    world = by_producer(late_messages="head", ordering=ordering)
+    numbered(world, 4)
+    time_passes(world, WINDOW_MS)
+    late_ones = [
+        draft(str(n), expires_ms=world.now_ms + 300 * n if n > 1 else 0, stamp=Stamp(0, "p", n)) for n in (1, 2, 3)
+    ]
+    publish(world, *late_ones)
+    time_passes(world, 800)
+    assert counts(world) == (3, 0, 0)
+    time_passes(world, 300)
+    assert counts(world) == (2, 0, 0) and world.partition.state.ended == {"late": 3, "expired": 2}
+    assert drained(world) == ["1", "4"]
+    assert rows(world, Table.LANES, Table.ORDER, Table.MARKS, Table.EXPIRY) == 0
+
+
 @pytest.mark.parametrize("late_messages", ["head", "late_queue"])
 @pytest.mark.parametrize("ordering", ["best_effort", "strict"])
 @pytest.mark.parametrize("landed", [False, True])
