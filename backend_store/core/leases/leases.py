@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from itertools import islice
+from operator import or_
 from typing import Any, Protocol
 
 from backend_store.core.leases.receipts import SUFFIXES
@@ -99,6 +101,11 @@ class ChunkState:
         """The lane whose runs its messages are in."""
         self.turns: list[int] | None = None
         """In a queue that sorts: the messages released together, as bits, in the order of release so far."""
+
+    @property
+    def had_turns(self) -> int:
+        """In a queue that sorts: the messages whose rows of the release order were read."""
+        return reduce(or_, self.turns or (), 0)
 
     def in_turns(self, bits: int) -> list[int]:
         """Splits messages into parts that are delivered one after the other, each part in stored order."""

@@ -134,6 +134,22 @@ class KeyQueues:
         line.insert(place, (spot, bits))
         self._entered(spot, 1)
 
+    def rejoin(self, key: Key, spot: Spot, bits: int) -> bool:
+        """Adds messages to the first part behind a line's late ones, if that has earlier messages of the same chunk.
+        Returns whether it has.
+        """
+        parked = self.parked.get(key)
+        line = parked.head if parked is not None else self.by_key.get(key, [])
+        place = next((number for number, (other, _) in enumerate(line) if not other.state.late), 0)
+        if not place or line[place][0] is not spot:
+            return False
+        parts = spot.state.in_turns(line[place][1] | bits)
+        if parts[0] & -parts[0] & bits:
+            return False
+        line[place : place + 1] = [(spot, part) for part in parts]
+        self._entered(spot, len(parts) - 1)
+        return True
+
     def pull(self, key: Key, bound: int) -> bool:
         """Moves the first part of a chunk below offset `bound` to the front of its line. Returns False if there is no
         such part in memory.

@@ -18,6 +18,7 @@ from itertools import islice
 from backend_store.core.leases.leases import ChunkState
 from backend_store.core.limits import KEYED_CROWD_MIN, KEYED_LOADED_FIRST_MAX, KEYED_PATIENCE_MS
 from backend_store.core.log.bits import lowest
+from backend_store.core.log.sublogs import SORTING
 from backend_store.core.partitions.slots import slot_of
 from backend_store.core.ready.key_index import Key, Spot, Spots
 from backend_store.core.ready.key_queues import KeyQueues, Spill
@@ -334,6 +335,8 @@ class StrictRuns:
         spot = self._spots.of(state)
         assert not bits & spot.held, f"messages of the chunk at {state.base} were put back before they were freed"
         for key, own in spot.split(bits).items():
+            if self._spots.late and self._rejoin(key, spot, own):
+                continue
             if self._is_locked(key):
                 self._lines.prepend(key, spot, own)
                 continue
@@ -354,6 +357,18 @@ class StrictRuns:
             self._open[spot] = None
             self._open.move_to_end(spot, last=False)
 
+    def _rejoin(self, key: Key, spot: Spot, bits: int) -> bool:
+        """Puts messages back behind earlier ones of their chunk that wait behind late ones, as some do after a restart.
+        Returns False if there are none.
+        """
+        at = self._at.get(key)
+        if at is None or not at.state.late or self._is_locked(key):
+            return self._lines.rejoin(key, spot, bits)
+        self._withdraw(key)
+        has_found = self._lines.rejoin(key, spot, bits)
+        self._go_on((key,))
+        return has_found
+
     def _without_early(self, state: ChunkState, bits: int) -> int:
         """Removes messages that come back, after a restart, before their chunk is sorted in: they wait for that."""
         early = bits & self._restored.get(state.base, 0)
@@ -363,6 +378,9 @@ class StrictRuns:
                 for place, part in enumerate(later, number + 1):
                     self._fresh.insert(place, part)
                 return bits ^ early
+        if early and state.shelf == SORTING:
+            # Their row of the release order is yet to be read, unless a turn has them.
+            return bits & ~early | state.had_turns & early
         return bits
 
     def hold(self, state: ChunkState, bits: int) -> None:

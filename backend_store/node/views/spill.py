@@ -89,6 +89,8 @@ class KeySpill:
                     state = self._view.find(shelf, row[0])
                     if state is not None:
                         break
+            if state is not None and row is not None and state.shelf == SORTING and row[1] & ~state.had_turns:
+                state.turns = [*(state.turns or ()), row[1]]  # it left memory in between
             runs.unpark(number, state, row[1] if row is not None else 0)
             reads += 1
         return reads

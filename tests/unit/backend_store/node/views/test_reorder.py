@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.receipts import by_token
 from backend_store.core.log.sublogs import SORTING
 from backend_store.core.ready import late
 from backend_store.model import Original, Overloaded, Stamp
@@ -395,3 +396,31 @@ def test_a_purge_takes_late_messages_along() -> None:
     assert held is not None and counts(world) == (0, 0, 0)
     keyed(world, 2, 6)
     assert drained(world) == ["2", "6"]
+
+
+@pytest.mark.parametrize("late_messages", ["head", "late_queue"])
+def test_a_retry_that_is_due_before_its_key_is_read_after_a_crash_keeps_its_place(late_messages: str) -> None:
+    world = by_producer(ordering="strict", late_messages=late_messages, key_run_max=2)
+    publish(world, draft("1"), draft("2"))
+    _, second = receipts(took(world, 2))
+    answers: list[object] = []
+    world.main.give_back(by_token([second]), world.now_ms + 20, None, answers.append)
+    world.settle_down()
+    crashed(world)
+    time_passes(world, 20)
+    assert answers and drained(world) == ["1", "2"]
+
+
+def test_a_retry_after_a_crash_does_not_overtake_what_waits_behind_a_late_message() -> None:
+    world = strictly(key_run_max=2)
+    publish(world, *(draft(str(n), key="k", stamp=Stamp(0, "p", n)) for n in (3, 4)))
+    time_passes(world, WINDOW_MS)
+    _, second = receipts(took(world, 2))
+    answers: list[object] = []
+    world.main.give_back(by_token([second]), world.now_ms + 1000, None, answers.append)
+    world.settle_down()
+    crashed(world)
+    keyed(world, 1)
+    assert answers and took(world) is None
+    time_passes(world, 1000)
+    assert drained(world) == ["1", "3", "4"]
