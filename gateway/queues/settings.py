@@ -83,7 +83,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     ),
     "late_messages": Setting(
         "What happens to a message that arrives after its position was delivered. late_queue: it goes to "
-        "<queue>.late; head: it is delivered next, flagged late.",
+        "<queue>.late; head: it is delivered next (with strict order: of its key), flagged late.",
         cost="late_queue: someone must process that queue. head: consumers must handle late messages.",
         change=_NEW_MESSAGES,
     ),
