@@ -400,6 +400,8 @@ class SemanticsModel:
                 now.state, now.place = "ready", m.place
             elif now.was == "held" and m.state == "ready":
                 now.was = "ready"  # it ended while its turn came
+            elif now.was == m.state == "returned":
+                now.was = "ready"  # it was acked while its return was being written
         for m in self.messages.values():
             if m.state == "scheduled" and m.scheduled_ms <= self.now_ms:
                 m.state = "ready"
