@@ -362,11 +362,13 @@ async def open_store(
     space: SpaceRules = DEFAULT_RULES,
     *,
     clock_jump_days_max: int | None = None,
+    is_keyless: bool = False,
 ) -> EmbeddedStore:
     """Opens or makes the data folder and recovers its content. Raises `storage` errors, which the CLI explains:
     `ClockAhead` where the clock is more than `clock_jump_days_max` beyond the last time in the folder.
 
     `make_sealer` makes the `Sealer` of the queues' blocks from their stored keys. An exception from it ends the start.
+    `is_keyless`: see `Node`.
     """
     from backend_store.storage.env import open_engine
     from backend_store.storage.writer import growing, prepare_interpreter
@@ -380,7 +382,7 @@ async def open_store(
         except StorageError:
             engine.close()
             raise
-        node = Node(engine, directory=directory, space=space)
+        node = Node(engine, directory=directory, space=space, is_keyless=is_keyless)
     if make_sealer is not None:
         try:
             node.seal_with(await make_sealer(node.metadata))

@@ -110,8 +110,10 @@ class Node:
         on_fatal: Callable[[BaseException], None] = end_process,
         writer: CommitWriter | None = None,
         epoch: Epoch = FIRST_EPOCH,
+        is_keyless: bool = False,
     ):
-        """`writer`: given when a commit means more than a write to this disk; its owner closes it. `epoch`: the lowest
+        """`is_keyless`: only gateways have the keys of encrypted queues, and move dead letters from one to another.
+        `writer`: given when a commit means more than a write to this disk; its owner closes it. `epoch`: the lowest
         epoch in which logs continue. It must exceed every earlier one if logs may have lost their tails: receipts and
         cursors that point into a lost tail must not match what is stored there now."""
         self.engine = engine
@@ -128,6 +130,7 @@ class Node:
         self.sweeper = GarbageCollector(engine, self.committer.write)
         self.metadata.is_swept = partial(is_swept, engine)
         self.space = SpaceGuard(engine, directory, space) if directory is not None else None
+        self.is_keyless = is_keyless
         self.sealer: Sealer | None = None
         """The gateway's; set before any queue is opened, or never."""
         self.queues = Queues(self, self.metadata)

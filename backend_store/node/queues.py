@@ -42,6 +42,7 @@ class Host(Surroundings, Timers, Protocol):
     receipt_key: bytes
     copy_id: str
     sealer: Sealer | None
+    is_keyless: bool
     lease_base: int
     """First lease number to grant since this start."""
     epoch: Epoch
@@ -366,7 +367,7 @@ class Queues:
             return self.of(definition) if definition is not None else None
 
         outbox = partition.view(VIEW_OUTBOX)
-        if self._node.sealer is None and self._is_encrypted(tenant, partition.config):
+        if self._node.is_keyless and self._is_encrypted(tenant, partition.config):
             return
         Transfer(outbox, target, self._node, stays=outbox.undeliverable).pump()
 

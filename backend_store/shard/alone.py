@@ -61,6 +61,6 @@ async def open_alone(directory: Path, *, address: str = "") -> HostAlone:
     """Opens or makes the folder. Raises `storage` errors."""
     from backend_store.storage.env import open_engine
 
-    node = Node(open_engine(directory), directory=directory)
+    node = Node(open_engine(directory), directory=directory, is_keyless=True)
     await node.start()
     return HostAlone(node, address)

@@ -123,6 +123,7 @@ class HostedShard:
                 on_fatal=_unless_deposed,
                 writer=writer,
                 epoch=self.replicated.epoch_of_logs,
+                is_keyless=True,
             )
             node.not_durable = self._asked_whether_durable
             node.copies = self.replicated.copies

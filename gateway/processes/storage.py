@@ -75,7 +75,8 @@ async def _opened(settings: Settings) -> Store:
     kept = settings.storage
     space = SpaceRules(kept.publish_stop_percent / 100, kept.ballast_bytes or None)
     try:
-        return await open_store(settings.directory, space=space, clock_jump_days_max=kept.clock_jump_days_max)
+        days_max = kept.clock_jump_days_max
+        return await open_store(settings.directory, space=space, clock_jump_days_max=days_max, is_keyless=True)
     except FolderInUse as error:
         raise CannotStart(f"{error}; stop it, or choose another folder with --data") from None
     except ClockAhead as error:

@@ -90,7 +90,7 @@ async def _serve(folder: Path, port: int, shards: Sequence[int], count: int) -> 
     for shard in shards:
         data = folder / f"data{shard}"
         data.mkdir(exist_ok=True)
-        node = Node(open_engine(data), directory=data)
+        node = Node(open_engine(data), directory=data, is_keyless=True)
         await node.start()
         services[shard] = StoreService(EmbeddedStore(node), shards=count if shard == 0 else 1)
     tls = mutual_tls(ca / "127.0.0.1.crt", ca / "127.0.0.1.key", ca / "ca.crt", is_server=True)
