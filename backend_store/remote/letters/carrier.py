@@ -77,11 +77,19 @@ class LetterCarrier:
             self._said_why = False
         except PushqError as error:
             self._try_later(error.detail)
-        finally:
-            self._letters -= letters
-            lease.chunk = None
-            if lease.bits:
-                self._outbox.unsent(lease)
+        except Exception:
+            # A bug with these letters: they stay leased for a while, so that others may move, and are then tried again.
+            log.exception("dead letters could not be moved", queue=self._outbox.owner)
+            self._go_on(lease, letters)
+            return
+        self._go_on(lease, letters, returns=True)
+
+    def _go_on(self, lease: Lease, letters: int, *, returns: bool = False) -> None:
+        """Forgets a lease; `returns`: what is left of it is ready again at once."""
+        self._letters -= letters
+        lease.chunk = None
+        if returns and lease.bits:
+            self._outbox.unsent(lease)
         self._pump()
 
     async def _move(self, lease: Lease) -> None:
